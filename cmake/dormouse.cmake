@@ -30,7 +30,7 @@ endif()
 find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED)
 # Static where Debian has an archive: the binary must run where these packages are not installed.
-foreach(archive fmt spdlog xxhash crypto utf8proc)
+foreach(archive xxhash crypto utf8proc)
   string(TOUPPER ${archive} upper)
   find_library(DM_${upper}_ARCHIVE lib${archive}.a REQUIRED)
 endforeach()

@@ -12,7 +12,7 @@ target_include_directories(dormouse PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DI
                                            $<INSTALL_INTERFACE:include>
                                     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(dormouse INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
-target_link_libraries(dormouse PUBLIC Threads::Threads ${DM_SPDLOG_ARCHIVE} ${DM_FMT_ARCHIVE} ${DM_XXHASH_ARCHIVE}
+target_link_libraries(dormouse PUBLIC Threads::Threads ${DM_XXHASH_ARCHIVE}
                                       ${DM_CRYPTO_ARCHIVE} ${DM_UTF8PROC_ARCHIVE} ${CMAKE_DL_LIBS})
 if(TARGET dm_testing)
   add_library(dormouse_testing STATIC $<TARGET_OBJECTS:dm_testing>)

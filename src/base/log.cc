@@ -1,6 +1,6 @@
 #include "base/log.h"
 
-#define SPDLOG_COMPILED_LIB
+#define SPDLOG_HEADER_ONLY
 #define SPDLOG_FMT_EXTERNAL
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>

@@ -1,0 +1,35 @@
+// What an engine is built from. Plain values; the defaults serve a small model on one host.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "dormouse/result.h"
+
+namespace dormouse {
+
+// What becomes of the host copy of weights that a level-1 sleep makes.
+enum class WeightBackup {
+  kRetain,   // kept after the wake-up: the next sleep of unmodified weights copies nothing
+  kRelease,  // freed after the wake-up
+  kFile,     // none is made; the wake-up reads the model file again and checks its hash
+};
+
+struct EngineConfig {
+  std::string model;              // path of a .gguf file
+  std::string served_model_name;  // default: the file's name without its ending
+  bool enable_sleep_mode = true;
+  WeightBackup weight_backup = WeightBackup::kRetain;
+
+  std::uint32_t max_model_len = 0;          // tokens; 0: what the model was trained for
+  std::uint32_t max_num_seqs = 16;          // sequences that run at the same time
+  std::uint32_t max_num_batched_tokens = 512;  // tokens computed in one step
+  std::uint32_t block_size = 16;            // tokens in one KV block
+  std::uint64_t kv_cache_memory_bytes = 0;  // 0: room for max_num_seqs sequences, 1 GiB at most
+  std::uint64_t host_memory_limit = 0;      // bytes for backups; 0: what the machine has available
+  std::uint32_t threads = 0;                // 0: one for each core
+  bool enable_prefix_caching = true;
+  bool check_tensors = false;               // refuse NaN and infinity in the model file
+};
+
+}  // namespace dormouse

@@ -1,0 +1,80 @@
+// The memory part's vocabulary: tags, listeners that follow a tag's mapping, usage and receipts.
+//
+// A registration lives exactly as long as the mapping it covers. Whoever registers a tag's memory with
+// anything (a transport, a peer, a graph) subscribes a MappingListener and drops it in before_unmap.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dormouse/result.h"
+
+namespace dormouse {
+
+class MemoryTag {
+ public:
+  explicit MemoryTag(std::string_view name) : name_(name) {}
+  const std::string& name() const { return name_; }
+  auto operator<=>(const MemoryTag&) const = default;
+
+ private:
+  std::string name_;
+};
+
+inline const MemoryTag kWeightsTag{"weights"};
+inline const MemoryTag kKvCacheTag{"kv_cache"};
+
+// Follows the mapping of one tag.
+//
+// Threads: both calls come from the thread that changes the mapping, never concurrently.
+// Order:   before_unmap comes before any page of the tag is unmapped; after_map after all are mapped.
+class MappingListener {
+ public:
+  virtual ~MappingListener() = default;
+
+  // Drains what is in flight, then drops every registration in the tag's memory.
+  // On error nothing of the tag is unmapped, and after_map is called on those that had released.
+  virtual Status before_unmap() = 0;
+
+  // Registers the memory anew. Idempotent: it also runs after a wake-up that mapped nothing, so that a
+  // restore that failed is tried again.
+  virtual Status after_map() = 0;
+};
+
+// Bytes of one tag by where they are.
+struct TagUsage {
+  std::uint64_t mapped = 0;     // device memory behind addresses
+  std::uint64_t asleep = 0;     // reserved addresses without memory
+  std::uint64_t backed_up = 0;  // host copies held
+  std::uint64_t leaked = 0;     // device memory that the driver refused to take back; tried again
+  std::uint64_t generation = 0;  // grows each time the tag is mapped
+  bool read_only = false;
+};
+using MemoryUsage = std::map<std::string, TagUsage>;
+
+// What one transition did. Times are milliseconds.
+struct MemoryReceipt {
+  struct Tag {
+    std::uint64_t unmapped = 0;
+    std::uint64_t mapped = 0;
+    std::uint64_t copied_out = 0;
+    std::uint64_t copied_in = 0;
+    std::uint64_t backup_kept = 0;
+  };
+  struct Kept {
+    std::string what;
+    std::uint64_t bytes = 0;
+    std::string why;
+  };
+  std::map<std::string, Tag> tags;
+  std::uint64_t expected_freed = 0;   // device bytes that should have come back
+  std::int64_t measured_freed = 0;    // device bytes that did, as the driver's device reports
+  std::vector<std::pair<std::string, double>> phases_ms;  // in order: preflight, backup, hooks, unmap ...
+  std::vector<Kept> kept;             // what stays, and why
+};
+
+}  // namespace dormouse
