@@ -61,6 +61,15 @@ enum class ValueType : std::uint32_t {
 };
 std::string_view type_name(ValueType type);  // "u32"
 
+// Where a metadata value lies: `count` elements of `type`, the first at byte `offset` of the file.
+// A string that stands alone is its characters; strings in an array each follow their u64 length.
+struct GgufValue {
+  ValueType type = ValueType::kU8;
+  bool array = false;
+  std::uint64_t count = 1;
+  std::uint64_t offset = 0;
+};
+
 // The limits of a file that `open` accepts.
 inline constexpr std::uint64_t kMaxTensors = 65536;
 inline constexpr std::uint64_t kMaxKeys = 65536;
@@ -116,25 +125,24 @@ class GgufFile {
  private:
   friend class GgufParser;
 
-  // Where a value lies in the file: `count` elements of `type`, the first at `offset`.
-  struct Value {
-    ValueType type = ValueType::kU8;
-    bool array = false;
-    std::uint64_t count = 1;
-    std::uint64_t offset = 0;
-  };
-
   explicit GgufFile(MappedFile file) : file_(std::move(file)) {}
-  Result<const Value*> find(std::string_view key, bool array) const;
-  tl::unexpected<Error> wrong_type(std::string_view key, const Value& value,
+  Result<const GgufValue*> find(std::string_view key, bool array) const;
+  template <class T>
+  Result<T> get_integer(std::string_view key) const;
+  template <class T>
+  Result<std::vector<T>> get_integers(std::string_view key) const;
+  template <class T>
+  Result<T> integer_element(std::string_view key, const GgufValue& value,
+                            std::uint64_t index) const;
+  Result<float> float_element(std::string_view key, const GgufValue& value,
+                              std::uint64_t index) const;
+  tl::unexpected<Error> wrong_type(std::string_view key, const GgufValue& value,
                                    std::string_view wanted) const;
-  std::optional<std::uint64_t> unsigned_at(ValueType type, std::uint64_t offset) const;
-  std::optional<std::int32_t> i32_at(ValueType type, std::uint64_t offset) const;
 
   MappedFile file_;
   std::uint32_t version_ = 0;
   std::uint64_t alignment_ = kDefaultAlignment;
-  std::map<std::string, Value, std::less<>> values_;
+  std::map<std::string, GgufValue, std::less<>> values_;
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::size_t, std::less<>> tensor_index_;
 };
