@@ -127,8 +127,9 @@ Result<std::vector<T>> GgufFile::get_integers(std::string_view key) const {
   const GgufValue* value = nullptr;
   DM_TRY_ASSIGN(value, find(key, true));
   std::vector<T> result(value->count);
-  for (std::uint64_t i = 0; i < value->count; ++i)
+  for (std::uint64_t i = 0; i < value->count; ++i) {
     DM_TRY_ASSIGN(result[i], integer_element<T>(key, *value, i));
+  }
   return result;
 }
 
@@ -158,8 +159,9 @@ Result<std::vector<float>> GgufFile::get_f32s(std::string_view key) const {
   const GgufValue* value = nullptr;
   DM_TRY_ASSIGN(value, find(key, true));
   std::vector<float> result(value->count);
-  for (std::uint64_t i = 0; i < value->count; ++i)
+  for (std::uint64_t i = 0; i < value->count; ++i) {
     DM_TRY_ASSIGN(result[i], float_element(key, *value, i));
+  }
   return result;
 }
 
@@ -189,8 +191,9 @@ Result<std::vector<std::string_view>> GgufFile::get_strings(std::string_view key
   GgufCursor cursor(file_.bytes(), path(), value->offset);
   cursor.set_subject("key " + quoted(key));
   std::vector<std::string_view> result(value->count);
-  for (std::string_view& text : result)
+  for (std::string_view& text : result) {
     DM_TRY_ASSIGN(text, cursor.read_string("a string of its array", kMaxStringBytes));
+  }
   return result;
 }
 
