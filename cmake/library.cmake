@@ -18,3 +18,5 @@ if(TARGET dm_testing)
   add_library(dormouse_testing STATIC $<TARGET_OBJECTS:dm_testing>)
   target_link_libraries(dormouse_testing PUBLIC dormouse)
 endif()
+
+include(${CMAKE_CURRENT_LIST_DIR}/install.cmake)

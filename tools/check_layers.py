@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Folders include only what lies below them, and libraries stay where they belong: the table is src/LAYERS."""
+
+import re
+
+import tree
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]', re.MULTILINE)
+
+
+def read_table(text):
+    """folder -> what it may include, header prefix -> (where, how many files or None)"""
+    folders, libraries = {}, {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        key, _, value = line.partition(":")
+        if key.startswith("<"):
+            where, _, limit = value.partition("|")
+            libraries[key[1:]] = (where.split(), int(limit) if limit.strip() else None)
+        else:
+            folders[key] = set(value.split()) - {"-"}
+    return folders, libraries
+
+
+def own_include_allowed(folder, is_test, header, allowed):
+    target = header.split("/")[0]
+    if target in ("dormouse", folder) or (is_test and target == "testing"):
+        return True
+    if target == "testing":
+        return False
+    return "*" in allowed or target in allowed or header in allowed
+
+
+def place_allowed(path, places):
+    """A place is a folder (`server/`, `/cuda/` at any depth), a file, or the ending of a name."""
+    return any(path.endswith(place) if place.endswith(".cc") and "/" not in place
+               else place in "/" + path if place.startswith("/") else path.startswith(place)
+               for place in places)
+
+
+def check():
+    args = tree.arguments(__doc__).parse_args()
+    folders, libraries = read_table((args.root / "src/LAYERS").read_text())
+    present = {path.name for path in (args.root / "src").iterdir() if path.is_dir()}
+    findings = [f"src/LAYERS: {folder} has no line" for folder in sorted(present - folders.keys())
+                if any(name.startswith(f"src/{folder}/") for name in tree.sources(args.root))]
+    users = {prefix: [] for prefix in libraries}
+    for name in tree.sources(args.root):
+        if not name.startswith(("src/", "include/")):
+            continue
+        is_test = name.endswith("_test.cc")
+        path = name.removeprefix("src/")
+        folder = path.split("/")[0] if name.startswith("src/") else "dormouse"
+        allowed = folders.get(folder, set())
+        text = tree.read(args.root, name)
+        for found in INCLUDE.finditer(text):
+            where = f"{name}:{text.count(chr(10), 0, found.start(2)) + 1}"
+            quote, header = found.groups()
+            if quote == '"' and not own_include_allowed(folder, is_test, header, allowed):
+                findings.append(f"{where}: {folder} may not include {header}")
+            for prefix, (places, _) in libraries.items():
+                if quote == "<" and header.startswith(prefix):
+                    if not place_allowed(path, places):
+                        findings.append(f"{where}: <{header}> belongs in {' '.join(places)} only")
+                    if not is_test:
+                        users[prefix].append(name)
+    for prefix, (_, limit) in libraries.items():
+        if limit is not None and len(set(users[prefix])) > limit:
+            findings.append(f"src/LAYERS: {limit} files may include <{prefix}...>, and these do: "
+                            + " ".join(sorted(set(users[prefix]))))
+    return tree.report("layers", findings, "Include only what src/LAYERS allows, or move the code to "
+                       "the folder where it belongs.")
+
+
+if __name__ == "__main__":
+    tree.main(check)
