@@ -1,8 +1,10 @@
 // A fixed set of threads for one computation at a time.
 //
-// Threads: one caller at a time; the caller works as thread 0. Bodies and tasks must not throw and must
+// Threads: one caller at a time; the caller works as thread 0. Bodies and tasks must not throw and
+// must
 //          not call the pool back.
-// Cost:    starting a job allocates nothing. A thread that waits spins for some microseconds and then
+// Cost:    starting a job allocates nothing. A thread that waits spins for some microseconds and
+// then
 //          blocks in the kernel, so an idle pool uses no processor time.
 #pragma once
 
@@ -24,8 +26,8 @@ class Team {
   unsigned index() const { return index_; }
   unsigned size() const;
 
-  // Runs task(i) once for each i below `count`, on whichever thread is free; returns when all are done,
-  // and their writes are visible to every thread.
+  // Runs task(i) once for each i below `count`, on whichever thread is free; returns when all are
+  // done, and their writes are visible to every thread.
   template <class Task>
   void share(std::size_t count, Task&& task);
 
@@ -72,7 +74,7 @@ class ThreadPool {
   Entry entry_ = nullptr;
   void* context_ = nullptr;
   bool stopping_ = false;
-  alignas(64) std::atomic<std::uint32_t> job_{0};        // grows with each job
+  alignas(64) std::atomic<std::uint32_t> job_{0};         // grows with each job
   alignas(64) std::atomic<std::uint32_t> unfinished_{0};  // threads still in the job
   alignas(64) std::atomic<std::size_t> next_task_{0};
   alignas(64) std::atomic<std::uint32_t> arrived_{0};
@@ -80,7 +82,9 @@ class ThreadPool {
   std::vector<std::thread> threads_;
 };
 
-inline unsigned Team::size() const { return pool_.size(); }
+inline unsigned Team::size() const {
+  return pool_.size();
+}
 
 template <class Task>
 void Team::share(std::size_t count, Task&& task) {
