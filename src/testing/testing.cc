@@ -1,1 +1,0 @@
-#include "testing/fault_plan.h"
