@@ -39,8 +39,8 @@ struct TinyModelOptions {
   std::string chat_template{kChatMlTemplate};  // empty: the key is left out
 
   // Damage: integer keys with another value, and keys or tensors left out, each by its name.
-  std::map<std::string, std::uint32_t> replaced;
-  std::set<std::string> omitted;
+  std::map<std::string, std::uint32_t> replaced = {};
+  std::set<std::string> omitted = {};
 };
 
 std::vector<std::byte> tiny_model(const TinyModelOptions& options);
