@@ -1,0 +1,152 @@
+#include "server/api_server.h"
+
+#include <ctime>
+#include <vector>
+
+#include "base/check.h"
+#include "server/control_routes.h"
+#include "server/engine_json.h"
+#include "server/replies.h"
+#include "server/router.h"
+#include "server/status_routes.h"
+#include "server/worker_pool.h"
+
+#ifndef DORMOUSE_VERSION
+#error "the build defines DORMOUSE_VERSION"
+#endif
+
+namespace dormouse::server {
+namespace {
+
+constexpr std::size_t kInferenceThreads = 2;
+constexpr std::size_t kInferenceQueue = 1024;
+constexpr std::size_t kControlThreads = 8;
+constexpr std::size_t kWakeThreads = 2;
+constexpr std::size_t kControlQueue = 64;
+
+class ApiServerImpl final : public ApiServer {
+ public:
+  ApiServerImpl(Engine& engine, ApiServerOptions options)
+      : engine_(engine), options_(std::move(options)), started_(std::time(nullptr)) {
+    add_status_routes();
+    add_control_routes();
+  }
+
+  ~ApiServerImpl() override { stop(std::chrono::milliseconds(0)); }
+
+  Status listen() {
+    HttpServerOptions http = options_.http;
+    http.loopback_only = options_.api_key.empty();
+    DM_TRY_ASSIGN(http_, HttpServer::start(std::move(http), [this](auto request, auto writer) {
+                    dispatch(std::move(request), std::move(writer));
+                  }));
+    return {};
+  }
+
+  std::uint16_t port() const override { return http_->port(); }
+
+  void stop(std::chrono::milliseconds grace) override {
+    if (http_)
+      http_->stop(grace);
+  }
+
+ private:
+  using Answer = std::function<HttpResponse(const HttpRequest&)>;
+
+  void add(std::string_view method, std::string_view path, Lane lane, Answer answer,
+           bool open = false) {
+    routes_.push_back(Route{.method = method,
+                            .path = path,
+                            .lane = lane,
+                            .open = open,
+                            .handler = [answer = std::move(answer)](auto request, auto writer) {
+                              writer->reply(answer(request));
+                            }});
+  }
+
+  void add_status_routes() {
+    const auto on_status = [this](auto answer) {
+      return [this, answer](const HttpRequest&) { return answer(engine_.status()); };
+    };
+    const auto empty = [](const HttpRequest&) { return HttpResponse{.content_type = ""}; };
+    add("GET", "/health", Lane::kIo, on_status(health), true);
+    add("GET", "/ping", Lane::kIo, empty, true);
+    add("POST", "/ping", Lane::kIo, empty, true);
+    add("GET", "/health/ready", Lane::kIo, on_status(health_ready));
+    add("GET", "/status", Lane::kIo,
+        on_status([](const EngineStatus& status) { return json_response(to_json(status)); }));
+    add("GET", "/v1/models", Lane::kIo, on_status([started = started_](const EngineStatus& status) {
+          return models(status, started);
+        }));
+    add("GET", "/is_sleeping", Lane::kIo, [this](auto&) { return is_sleeping(engine_); });
+    add("GET", "/is_paused", Lane::kIo, [this](auto&) { return is_paused(engine_); });
+    add("GET", "/version", Lane::kIo,
+        [](auto&) { return json_response(Json().add("version", DORMOUSE_VERSION)); });
+  }
+
+  void add_control_routes() {
+    const auto on_engine = [this](HttpResponse (*operation)(Engine&, const HttpRequest&)) {
+      return [this, operation](const HttpRequest& request) { return operation(engine_, request); };
+    };
+    add("POST", "/sleep", Lane::kControl, on_engine(server::sleep));
+    add("POST", "/wake_up", Lane::kWake, on_engine(wake_up));
+    add("POST", "/pause", Lane::kControl, on_engine(server::pause));
+    add("POST", "/resume", Lane::kWake, on_engine(resume));
+    add("POST", "/release_kv_cache_memory", Lane::kControl, on_engine(release_kv_cache_memory));
+    add("POST", "/reset_prefix_cache", Lane::kControl, on_engine(reset_prefix_cache));
+    add("POST", "/reload_weights", Lane::kControl, on_engine(reload_weights));
+    add("POST", "/collective_rpc", Lane::kControl, on_engine(collective_rpc));
+  }
+
+  void dispatch(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+    std::string allowed;
+    const Route* route = find_route(routes_, request, allowed);
+    const bool open = route != nullptr && route->open;
+    if (!open && !options_.api_key.empty() && !is_authorized(request, options_.api_key)) {
+      writer->reply({.status = 401,
+                     .body = R"({"error":"Unauthorized"})",
+                     .headers = {{"WWW-Authenticate", "Bearer"}}});
+      return;
+    }
+    if (route == nullptr) {
+      HttpResponse response = allowed.empty()
+                                  ? error_response(404, "Not Found")
+                                  : error_response(405, "Method Not Allowed; use " + allowed);
+      if (!allowed.empty())
+        response.headers.emplace_back("Allow", allowed);
+      writer->reply(std::move(response));
+      return;
+    }
+    if (route->lane == Lane::kIo)
+      return route->handler(std::move(request), std::move(writer));
+    const bool taken =
+        pool(route->lane).submit([route, request = std::move(request), writer]() mutable {
+          route->handler(std::move(request), std::move(writer));
+        });
+    if (!taken)
+      writer->reply(error_response(503, "too many calls are waiting; try again"));
+  }
+
+  WorkerPool& pool(Lane lane) {
+    return lane == Lane::kInference ? inference_ : lane == Lane::kWake ? wake_ : control_;
+  }
+
+  Engine& engine_;
+  const ApiServerOptions options_;
+  const std::int64_t started_;
+  std::vector<Route> routes_;
+  WorkerPool inference_{kInferenceThreads, kInferenceQueue};
+  WorkerPool control_{kControlThreads, kControlQueue};
+  WorkerPool wake_{kWakeThreads, kControlQueue};
+  std::unique_ptr<HttpServer> http_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ApiServer>> ApiServer::start(Engine& engine, ApiServerOptions options) {
+  auto server = std::make_unique<ApiServerImpl>(engine, std::move(options));
+  DM_TRY(server->listen());
+  return server;
+}
+
+}  // namespace dormouse::server

@@ -1,0 +1,285 @@
+#include "server/http_client.h"
+
+#include <fmt/core.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+#include "base/check.h"
+
+namespace dormouse::server {
+namespace {
+
+constexpr std::size_t kMaxLineBytes = 64 << 10;
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+template <class Integer>
+bool parse_number(std::string_view text, Integer& value, int base = 10) {
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  return error == std::errc() && stop == text.data() + text.size();
+}
+
+tl::unexpected<Error> not_http(std::string_view what) {
+  return fail(ErrorCode::kDataLoss, fmt::format("the server's answer is not HTTP: {}", what));
+}
+
+int try_connect(const addrinfo& candidate, std::chrono::milliseconds timeout) {
+  const int socket = ::socket(candidate.ai_family, candidate.ai_socktype | SOCK_CLOEXEC, 0);
+  if (socket < 0)
+    return -1;
+  const timeval limit{.tv_sec = timeout.count() / 1000,
+                      .tv_usec = static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+  const int yes = 1;
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (::connect(socket, candidate.ai_addr, candidate.ai_addrlen) == 0)
+    return socket;
+  const int cause = errno;
+  ::close(socket);
+  errno = cause;
+  return -1;
+}
+
+}  // namespace
+
+Result<Address> parse_url(std::string_view url) {
+  const auto invalid = [&] {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" is not a URL like http://127.0.0.1:8000", url), "url");
+  };
+  std::string_view rest = url;
+  if (rest.starts_with("http://"))
+    rest.remove_prefix(7);
+  if (rest.ends_with('/'))
+    rest.remove_suffix(1);
+  if (rest.empty() || rest.find('/') != std::string_view::npos)
+    return invalid();
+  Address address;
+  std::string_view port;
+  if (rest[0] == '[') {
+    const std::size_t close = rest.find(']');
+    if (close == std::string_view::npos)
+      return invalid();
+    address.host = rest.substr(1, close - 1);
+    port = rest.substr(close + 1);
+  } else {
+    const std::size_t colon = std::min(rest.find(':'), rest.size());
+    address.host = rest.substr(0, colon);
+    port = rest.substr(colon);
+  }
+  if (!port.empty() && (port[0] != ':' || !parse_number(port.substr(1), address.port)))
+    return invalid();
+  return address;
+}
+
+Result<HttpClient> HttpClient::connect(const Address& address, std::chrono::milliseconds timeout) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list);
+  if (error != 0)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("cannot resolve {}: {}", address.host, gai_strerror(error)));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  int socket = -1;
+  for (const addrinfo* item = list; item != nullptr && socket < 0; item = item->ai_next)
+    socket = try_connect(*item, timeout);
+  if (socket < 0)
+    return fail(ErrorCode::kUnavailable, fmt::format("cannot reach {} port {}: {}", address.host,
+                                                     address.port, std::strerror(errno)));
+  return HttpClient(socket, fmt::format("{}:{}", address.host, address.port));
+}
+
+HttpClient::HttpClient(HttpClient&& other) noexcept
+    : socket_(std::exchange(other.socket_, -1)),
+      host_(std::move(other.host_)),
+      buffer_(std::move(other.buffer_)) {}
+
+HttpClient& HttpClient::operator=(HttpClient&& other) noexcept {
+  std::swap(socket_, other.socket_);
+  std::swap(host_, other.host_);
+  std::swap(buffer_, other.buffer_);
+  return *this;
+}
+
+HttpClient::~HttpClient() {
+  close();
+}
+
+void HttpClient::close() {
+  if (socket_ >= 0)
+    ::close(std::exchange(socket_, -1));
+}
+
+Result<HttpResponse> HttpClient::call(std::string_view method, std::string_view target,
+                                      std::string_view body, const HeaderList& headers) {
+  std::string received;
+  auto response = stream(method, target, body, headers, [&](std::string_view part) {
+    received += part;
+    return true;
+  });
+  if (response)
+    response->body = std::move(received);
+  return response;
+}
+
+Result<HttpResponse> HttpClient::stream(std::string_view method, std::string_view target,
+                                        std::string_view body, const HeaderList& headers,
+                                        const BodySink& sink) {
+  std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n", method, target, host_);
+  for (const auto& [name, value] : headers)
+    request += fmt::format("{}: {}\r\n", name, value);
+  if (!body.empty())
+    request += "Content-Type: application/json\r\n";
+  if (!body.empty() || method == "POST")
+    request += fmt::format("Content-Length: {}\r\n", body.size());
+  request.append("\r\n").append(body);
+  DM_TRY(send(request));
+  return receive_to(sink);
+}
+
+Status HttpClient::send(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return fail(ErrorCode::kUnavailable,
+                  fmt::format("the connection broke: {}", std::strerror(errno)));
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+Result<HttpResponse> HttpClient::receive() {
+  std::string received;
+  auto response = receive_to([&](std::string_view part) {
+    received += part;
+    return true;
+  });
+  if (response)
+    response->body = std::move(received);
+  return response;
+}
+
+Result<HttpResponse> HttpClient::receive_to(const BodySink& sink) {
+  HttpResponse response;
+  do {
+    DM_TRY_ASSIGN(response, read_head());
+  } while (response.status == 100);
+  const auto header = [&](std::string_view name) {
+    for (const auto& [key, value] : response.headers) {
+      if (key == name)
+        return std::string_view(value);
+    }
+    return std::string_view();
+  };
+  response.content_type = header("content-type");
+  if (header("transfer-encoding") == "chunked") {
+    DM_TRY(read_chunked(sink));
+  } else if (std::size_t length = 0; parse_number(header("content-length"), length)) {
+    DM_TRY(read_sized(length, sink));
+  } else {
+    do {
+      if (!buffer_.empty() && !sink(std::exchange(buffer_, {})))
+        break;
+    } while (fill());
+    close();
+  }
+  return response;
+}
+
+Result<HttpResponse> HttpClient::read_head() {
+  std::string line;
+  DM_TRY_ASSIGN(line, read_line());
+  HttpResponse response;
+  if (!line.starts_with("HTTP/1.") || line.size() < 12 ||
+      !parse_number(std::string_view(line).substr(9, 3), response.status))
+    return not_http("no status line");
+  while (true) {
+    DM_TRY_ASSIGN(line, read_line());
+    if (line.empty())
+      return response;
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos)
+      return not_http("a broken header");
+    const std::size_t value = std::min(line.find_first_not_of(' ', colon + 1), line.size());
+    response.headers.emplace_back(lower(line.substr(0, colon)), line.substr(value));
+  }
+}
+
+Status HttpClient::read_sized(std::size_t bytes, const BodySink& sink) {
+  while (bytes > 0) {
+    if (buffer_.empty())
+      DM_TRY(fill());
+    const std::size_t n = std::min(bytes, buffer_.size());
+    if (!sink(std::string_view(buffer_).substr(0, n))) {
+      close();
+      return fail(ErrorCode::kCancelled, "the reader ended the call");
+    }
+    buffer_.erase(0, n);
+    bytes -= n;
+  }
+  return {};
+}
+
+Status HttpClient::read_chunked(const BodySink& sink) {
+  while (true) {
+    std::string line;
+    DM_TRY_ASSIGN(line, read_line());
+    std::size_t size = 0;
+    if (!parse_number(std::string_view(line), size, 16))
+      return not_http("a broken chunk");
+    DM_TRY(read_sized(size, sink));
+    DM_TRY_ASSIGN(line, read_line());
+    if (size == 0)
+      return {};
+  }
+}
+
+Result<std::string> HttpClient::read_line() {
+  std::size_t end = 0;
+  while ((end = buffer_.find("\r\n")) == std::string::npos) {
+    if (buffer_.size() > kMaxLineBytes)
+      return not_http("a line without end");
+    DM_TRY(fill());
+  }
+  std::string line = buffer_.substr(0, end);
+  buffer_.erase(0, end + 2);
+  return line;
+}
+
+Status HttpClient::fill() {
+  char bytes[16 << 10];
+  ssize_t n = 0;
+  do {
+    n = ::recv(socket_, bytes, sizeof bytes, 0);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    return fail(ErrorCode::kDeadlineExceeded, "the server did not answer in time");
+  if (n <= 0)
+    return fail(ErrorCode::kUnavailable,
+                n == 0 ? "the server closed the connection"
+                       : fmt::format("the connection broke: {}", std::strerror(errno)));
+  buffer_.append(bytes, static_cast<std::size_t>(n));
+  return {};
+}
+
+}  // namespace dormouse::server

@@ -1,0 +1,64 @@
+// A small blocking HTTP/1.1 client over plain sockets: for the command line, benchmarks and tests.
+//
+// Threads: one at a time.
+// Owns:    one connection, used for one call after another.
+// Errors:  kUnavailable if the server cannot be reached or goes away, kDeadlineExceeded after the
+//          timeout without a byte, kDataLoss for what is not HTTP. A 4xx or 5xx is a response.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "dormouse/result.h"
+#include "server/http.h"
+
+namespace dormouse::server {
+
+struct Address {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;
+};
+// "http://127.0.0.1:8000", "127.0.0.1:8000", "localhost"; a path is refused.
+Result<Address> parse_url(std::string_view url);
+
+class HttpClient {
+ public:
+  // Takes a part of the body as it arrives; false ends the call and closes the connection.
+  using BodySink = std::function<bool(std::string_view)>;
+
+  static Result<HttpClient> connect(const Address& address, std::chrono::milliseconds timeout);
+  HttpClient(HttpClient&& other) noexcept;
+  HttpClient& operator=(HttpClient&& other) noexcept;
+  ~HttpClient();
+
+  // Sends one request and reads its whole answer. Sent with a Content-Type of application/json when
+  // there is a body.
+  Result<HttpResponse> call(std::string_view method, std::string_view target,
+                            std::string_view body = {}, const HeaderList& headers = {});
+  // The same, the body given piece by piece; the response returned has none.
+  Result<HttpResponse> stream(std::string_view method, std::string_view target,
+                              std::string_view body, const HeaderList& headers,
+                              const BodySink& sink);
+
+  Status send(std::string_view bytes);  // as they are
+  Result<HttpResponse> receive();
+  void close();
+
+ private:
+  explicit HttpClient(int socket, std::string host) : socket_(socket), host_(std::move(host)) {}
+  Result<HttpResponse> receive_to(const BodySink& sink);
+  Result<HttpResponse> read_head();
+  Status read_sized(std::size_t bytes, const BodySink& sink);
+  Status read_chunked(const BodySink& sink);
+  Result<std::string> read_line();
+  Status fill();  // appends what arrives to buffer_
+
+  int socket_ = -1;
+  std::string host_;
+  std::string buffer_;
+};
+
+}  // namespace dormouse::server

@@ -1,0 +1,35 @@
+#include "server/router.h"
+
+namespace dormouse::server {
+
+const Route* find_route(const std::vector<Route>& routes, const HttpRequest& request,
+                        std::string& allowed) {
+  std::string_view path = request.path;
+  if (path.size() > 1 && path.ends_with('/'))
+    path.remove_suffix(1);
+  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
+  for (const Route& route : routes) {
+    if (route.path != path)
+      continue;
+    if (route.method == method)
+      return &route;
+    if (!allowed.empty())
+      allowed += ", ";
+    allowed += route.method;
+  }
+  return nullptr;
+}
+
+bool is_authorized(const HttpRequest& request, std::string_view key) {
+  constexpr std::string_view kScheme = "Bearer ";
+  std::string_view given = request.header("authorization");
+  if (!given.starts_with(kScheme))
+    return false;
+  given.remove_prefix(kScheme.size());
+  unsigned difference = given.size() == key.size() ? 0 : 1;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    difference |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
+  return difference == 0;
+}
+
+}  // namespace dormouse::server

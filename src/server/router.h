@@ -1,0 +1,31 @@
+// From method and path to a handler.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/http.h"
+
+namespace dormouse::server {
+
+// Where a handler runs.
+enum class Lane { kIo, kInference, kControl, kWake };
+
+struct Route {
+  std::string_view method;
+  std::string_view path;
+  Lane lane = Lane::kIo;
+  bool open = false;  // needs no key
+  HttpHandler handler;
+};
+
+// The route of a request; a trailing slash and HEAD for GET are tolerated. Otherwise null, and
+// `allowed` names the methods that this path has: none, and there is no such path.
+const Route* find_route(const std::vector<Route>& routes, const HttpRequest& request,
+                        std::string& allowed);
+
+// Whether the request carries "Authorization: Bearer KEY". Takes the same time for every wrong key.
+bool is_authorized(const HttpRequest& request, std::string_view key);
+
+}  // namespace dormouse::server

@@ -1,0 +1,21 @@
+// Read-only routes. They answer in every state, also while a transition is under way, and wake
+// nothing.
+//
+// Threads: any; none blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "dormouse/engine.h"
+#include "server/http.h"
+
+namespace dormouse::server {
+
+HttpResponse health(const EngineStatus& status);        // can this process live on?
+HttpResponse health_ready(const EngineStatus& status);  // can it serve a request now?
+HttpResponse models(const EngineStatus& status, std::int64_t created_unix_seconds);
+
+// Why no request is served now, and what to do; empty if requests are served.
+std::string not_ready_reason(const EngineStatus& status);
+
+}  // namespace dormouse::server
