@@ -9,7 +9,8 @@
 #   make tsan       every test under ThreadSanitizer
 #   make format     rewrite the sources with clang-format
 #   make clean      remove build/ and dist/
-SHELL := /bin/bash -o pipefail
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 JOBS ?= $(shell nproc)
 RELEASE := build/release
 

@@ -7,7 +7,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-string(REPLACE "-DNDEBUG" "" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -15,13 +15,16 @@ if(CCACHE)
 endif()
 
 add_library(dm_options INTERFACE)
+# g++ 12 sees overflows in std::vector's own growth that are not there.
 target_compile_options(dm_options INTERFACE -Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor
+                                            -Wno-missing-field-initializers -Wno-stringop-overflow
                                             -fno-math-errno -ffp-contract=off)
 if(DORMOUSE_WERROR)
   target_compile_options(dm_options INTERFACE -Werror)
 endif()
 if(DORMOUSE_SANITIZE)
-  target_compile_options(dm_options INTERFACE -fsanitize=${DORMOUSE_SANITIZE} -fno-omit-frame-pointer -g1)
+  target_compile_options(dm_options INTERFACE -fsanitize=${DORMOUSE_SANITIZE} -fno-sanitize-recover=all
+                         -fno-omit-frame-pointer -g1)
   target_link_options(dm_options INTERFACE -fsanitize=${DORMOUSE_SANITIZE})
 else()
   target_link_options(dm_options INTERFACE -static-libstdc++ -static-libgcc)

@@ -69,7 +69,7 @@ class Scratch:
 
     def configure(self):
         subprocess.run(["cmake", "-S", self.source, "-B", self.build, "-G", "Ninja", "--log-level=WARNING",
-                        "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1",
+                        "-DCMAKE_BUILD_TYPE=Quick", "-DCMAKE_CXX_FLAGS_QUICK=-O1",
                         "-DDORMOUSE_WERROR=OFF", "-DDORMOUSE_BUILD_TESTS=ON",
                         f"-DCMAKE_RUNTIME_OUTPUT_DIRECTORY={self.build}/bin"],
                        check=True, stdout=subprocess.DEVNULL)
