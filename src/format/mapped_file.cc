@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -23,15 +22,16 @@ std::string reason() {
 Result<MappedFile> MappedFile::open(const std::string& path) {
   MappedFile file;
   file.path_ = path;
-  file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.descriptor_ < 0)
+  file.descriptor_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.descriptor_)
     return fail(
         ErrorCode::kNotFound,
         fmt::format("cannot open {}: {}. Check the path and its permissions.", path, reason()));
-  DM_TRY_ASSIGN(file.stamp_, stamp(file.descriptor_, path));
+  DM_TRY_ASSIGN(file.stamp_, stamp(file.descriptor_.get(), path));
   if (file.stamp_.size == 0)
     return file;
-  void* address = ::mmap(nullptr, file.stamp_.size, PROT_READ, MAP_PRIVATE, file.descriptor_, 0);
+  void* address =
+      ::mmap(nullptr, file.stamp_.size, PROT_READ, MAP_PRIVATE, file.descriptor_.get(), 0);
   if (address == MAP_FAILED)
     return fail(ErrorCode::kDataLoss, fmt::format("cannot map {}: {}.", path, reason()));
   file.bytes_ = {static_cast<const std::byte*>(address), file.stamp_.size};
@@ -51,7 +51,7 @@ Result<MappedFile::Stamp> MappedFile::stamp(int descriptor, const std::string& p
 
 Status MappedFile::verify_unchanged() const {
   Stamp now;
-  DM_TRY_ASSIGN(now, stamp(descriptor_, path_));
+  DM_TRY_ASSIGN(now, stamp(descriptor_.get(), path_));
   if (now != stamp_)
     return fail(
         ErrorCode::kDataLoss,
@@ -63,7 +63,7 @@ Status MappedFile::verify_unchanged() const {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::exchange(other.path_, {})),
-      descriptor_(std::exchange(other.descriptor_, -1)),
+      descriptor_(std::move(other.descriptor_)),
       stamp_(other.stamp_),
       bytes_(std::exchange(other.bytes_, {})) {}
 
@@ -78,8 +78,6 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 MappedFile::~MappedFile() {
   if (!bytes_.empty())
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  if (descriptor_ >= 0)
-    ::close(descriptor_);
 }
 
 }  // namespace dormouse::format

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "dormouse/result.h"
 
 namespace dormouse::format {
@@ -42,7 +43,7 @@ class MappedFile {
   MappedFile() = default;
 
   std::string path_;
-  int descriptor_ = -1;
+  UniqueFd descriptor_;
   Stamp stamp_;
   std::span<const std::byte> bytes_;
 };
