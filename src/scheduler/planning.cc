@@ -16,10 +16,9 @@ StepPlan Scheduler::plan() {
   plan.step = next_step_;
   if (pause_state_ == PauseState::kPausedAll)
     return plan;
-  const bool room_for_more = schedule_decodes(plan);
+  schedule_decodes(plan);
   schedule_prefills(plan);
-  if (room_for_more)
-    admit_waiting(plan);
+  admit_waiting(plan);
   if (plan.sequences.empty())
     return plan;
   step_in_flight_ = true;
@@ -28,8 +27,7 @@ StepPlan Scheduler::plan() {
 }
 
 // Victims come from the end of `running_`, so the iterator of a sequence that survived stays valid.
-bool Scheduler::schedule_decodes(StepPlan& plan) {
-  const std::uint64_t preemptions = counters_.preemptions;
+void Scheduler::schedule_decodes(StepPlan& plan) {
   for (auto next = running_.begin(); next != running_.end() && budget_left(plan) > 0; ++next) {
     Sequence& sequence = **next;
     if (sequence.remaining() > 1)
@@ -38,7 +36,6 @@ bool Scheduler::schedule_decodes(StepPlan& plan) {
       break;
     schedule(plan, sequence);
   }
-  return counters_.preemptions == preemptions;
 }
 
 void Scheduler::schedule_prefills(StepPlan& plan) {

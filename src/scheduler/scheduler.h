@@ -107,7 +107,7 @@ class Scheduler {
  private:
   using Queue = std::set<Sequence*, ServedBefore>;
 
-  bool schedule_decodes(StepPlan& plan);  // false: something was preempted
+  void schedule_decodes(StepPlan& plan);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
   bool admit(Sequence& sequence);

@@ -367,14 +367,14 @@ TEST_F(SchedulerTest, PreemptsTheLowestPriorityFirst) {
   EXPECT_THAT(ids_of(scheduler_->plan()), ElementsAre(2));
 }
 
-TEST_F(SchedulerTest, AdmitsNoneInAStepThatPreempts) {
-  build(small_config(), 5);
-  add(1, request_of(tokens_from(0, 8), 5));
-  add(2, request_of(tokens_from(100, 12), 5));
-  step();
-  step();
-  add(3, request_of({1}));
-  EXPECT_THAT(ids_of(scheduler_->plan()), ElementsAre(1));
+TEST_F(SchedulerTest, KeepsTheBeginningOfAPromptCachedLongest) {
+  build(small_config(), 4);
+  add(1, request_of(tokens_from(0, 13), 1));
+  run_to_end();
+  add(2, request_of(tokens_from(100, 5), 1));  // takes the unfinished block and one cached one
+  run_to_end();
+  add(3, request_of(tokens_from(0, 13), 1));
+  EXPECT_EQ(run_to_end().cached_tokens, 8U);
 }
 
 TEST_F(SchedulerTest, DoesNotLetASmallRequestOvertakeALargeOne) {
