@@ -23,12 +23,17 @@ def read_table(text):
     return folders, libraries
 
 
-def own_include_allowed(folder, is_test, header, allowed):
+def for_tests(path):
+    """A test, or what stands beside tests to help them: x_test.cc, fake_x.h, anything in testing/."""
+    return path.endswith("_test.cc") or path.split("/")[-1].startswith("fake_") or path.startswith("testing/")
+
+
+def own_include_allowed(folder, path, header, allowed):
     target = header.split("/")[0]
-    if target in ("dormouse", folder) or (is_test and target == "testing"):
+    if for_tests(header):
+        return for_tests(path) and ("*" in allowed or target in ("testing", folder, *allowed))
+    if target in ("dormouse", folder):
         return True
-    if target == "testing":
-        return False
     return "*" in allowed or target in allowed or header in allowed
 
 
@@ -49,7 +54,6 @@ def check():
     for name in tree.sources(args.root):
         if not name.startswith(("src/", "include/")):
             continue
-        is_test = name.endswith("_test.cc")
         path = name.removeprefix("src/")
         folder = path.split("/")[0] if name.startswith("src/") else "dormouse"
         allowed = folders.get(folder, set())
@@ -57,13 +61,13 @@ def check():
         for found in INCLUDE.finditer(text):
             where = f"{name}:{text.count(chr(10), 0, found.start(2)) + 1}"
             quote, header = found.groups()
-            if quote == '"' and not own_include_allowed(folder, is_test, header, allowed):
+            if quote == '"' and not own_include_allowed(folder, path, header, allowed):
                 findings.append(f"{where}: {folder} may not include {header}")
             for prefix, (places, _) in libraries.items():
                 if quote == "<" and header.startswith(prefix):
                     if not place_allowed(path, places):
                         findings.append(f"{where}: <{header}> belongs in {' '.join(places)} only")
-                    if not is_test:
+                    if not for_tests(path):
                         users[prefix].append(name)
     for prefix, (_, limit) in libraries.items():
         if limit is not None and len(set(users[prefix])) > limit:

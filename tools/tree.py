@@ -33,7 +33,7 @@ def files(root, *suffixes):
 
 
 def sources(root):
-    return files(root, ".h", ".cc", ".cu", ".cuh")
+    return files(root, ".h", ".cc", ".inc", ".cu", ".cuh")
 
 
 def read(root, name):

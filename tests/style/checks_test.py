@@ -44,7 +44,10 @@ class Checks(unittest.TestCase):
         self.clean("layers", {"src/engine/a.cc": '#include "base/b.h"\n#include "dormouse/a.h"\n'})
         self.clean("layers", {"src/engine/a_test.cc": '#include "testing/b.h"\n'})
         self.finds("layers", {"src/base/a.cc": '\n#include "engine/b.h"\n'}, "src/base/a.cc:2", "engine/b.h")
+        self.clean("layers", {"src/engine/fake_a.h": '#include "testing/b.h"\n',
+                              "src/engine/a_test.cc": '#include "engine/fake_a.h"\n'})
         self.finds("layers", {"src/engine/a.cc": '#include "testing/b.h"\n'}, "src/engine/a.cc:1")
+        self.finds("layers", {"src/engine/a.cc": '#include "engine/fake_a.h"\n'}, "src/engine/a.cc:1")
         self.finds("layers", {"include/dormouse/a.h": '#include "base/b.h"\n'}, "include/dormouse/a.h:1")
         self.finds("layers", {"src/novel/a.cc": GOOD}, "novel has no line")
 
