@@ -1,7 +1,8 @@
-// Virtual memory of a device: addresses and physical blocks are separate things, joined by a mapping.
+// Virtual memory of a device: addresses and physical blocks are separate things, joined by a
+// mapping.
 //
-// The seam under everything that sleeps. An address range is reserved once and kept; blocks come and go
-// behind it. Names and order are those of the CUDA driver's virtual memory calls.
+// The seam under everything that sleeps. An address range is reserved once and kept; blocks come
+// and go behind it. Names and order are those of the CUDA driver's virtual memory calls.
 //
 // Owns:    nothing on the caller's behalf: every reservation and block is given back by the caller.
 // Threads: any, but calls on one range or one block must not overlap.

@@ -1,5 +1,5 @@
-// What the allocator knows of each allocation and listener, and the steps its transitions are made of.
-// Private to src/memory.
+// What the allocator knows of each allocation and listener, and the steps its transitions are made
+// of. Private to src/memory.
 #pragma once
 
 #include <algorithm>
@@ -36,6 +36,7 @@ struct Listener {
   std::uint64_t id = 0;
   MemoryTag tag;
   MappingListener* listener = nullptr;
+  bool restored = true;
 };
 
 struct TagState {

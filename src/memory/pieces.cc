@@ -11,9 +11,10 @@ using Impl = TaggedAllocator::Impl;
 Status Impl::map_pieces(Allocation& allocation) {
   for (Allocation::Piece& piece : allocation.pieces) {
     if (piece.block)
-      return fail(ErrorCode::kInternal,
-                  fmt::format("the driver still holds {} bytes of tag {} that it refused to take back",
-                              piece.size, allocation.tag.name()));
+      return fail(
+          ErrorCode::kInternal,
+          fmt::format("the driver still holds {} bytes of tag {} that it refused to take back",
+                      piece.size, allocation.tag.name()));
     DM_TRY_ASSIGN(piece.block, driver.create(piece.size));
     DM_TRY(driver.map(piece.address, piece.size, *piece.block));
     piece.joined = true;

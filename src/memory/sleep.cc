@@ -22,10 +22,11 @@ Status Impl::preflight(const Selection& to_copy) const {
   if (needed == 0)
     return {};
   if (options.host_memory_limit > 0 && held + needed > options.host_memory_limit)
-    return fail(ErrorCode::kResourceExhausted,
-                fmt::format("the backup needs {} bytes of host memory, the limit is {} bytes with {} in "
-                            "use. Raise --host-memory-limit, or use level 2",
-                            needed, options.host_memory_limit, held));
+    return fail(
+        ErrorCode::kResourceExhausted,
+        fmt::format("the backup needs {} bytes of host memory, the limit is {} bytes with {} in "
+                    "use. Raise --host-memory-limit, or use level 2",
+                    needed, options.host_memory_limit, held));
   if (!options.available_host_memory)
     return {};
   DM_TRY_ASSIGN(const std::uint64_t available, options.available_host_memory());
@@ -104,8 +105,9 @@ void Impl::unmap_all(const Selection& chosen, const std::vector<MemoryTag>& offl
     }
     tag.backup_kept += allocation->backup ? allocation->backup->size() : 0;
     if (const std::uint64_t leaked = held_bytes(*allocation); leaked > 0)
-      receipt.kept.push_back({allocation->tag.name(), leaked,
-                              "the driver refused to take it back; the next transition tries again"});
+      receipt.kept.push_back(
+          {allocation->tag.name(), leaked,
+           "the driver refused to take it back; the next transition tries again"});
     if (allocation->backup)
       receipt.kept.push_back({allocation->tag.name() + " backup", allocation->backup->size(),
                               "host memory, to wake from"});

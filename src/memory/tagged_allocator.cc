@@ -164,8 +164,8 @@ Result<MemoryReceipt> TaggedAllocator::wake_up(const std::optional<std::vector<M
 
 void TaggedAllocator::drop_used_backups() {
   for (Allocation& allocation : impl_->allocations)
-    if (allocation.mapped && (!impl_->options.retain_backups ||
-                              !impl_->tag_states.at(allocation.tag).read_only))
+    if (allocation.mapped &&
+        (!impl_->options.retain_backups || !impl_->tag_states.at(allocation.tag).read_only))
       allocation.backup.reset();
   impl_->publish_usage();
 }

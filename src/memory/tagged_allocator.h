@@ -1,15 +1,19 @@
 // Device memory by tag, that can be given back and taken again at the same addresses.
 //
-// sleep and discard unmap; wake_up maps new physical blocks at the old addresses. Each is *prepare*, which
-// may fail and then leaves everything as it was, and *commit*, which may not: a block that the driver
-// refuses to unmap or release is recorded as leaked and tried again by the next transition.
+// sleep and discard unmap; wake_up maps new physical blocks at the old addresses. Each is
+// *prepare*, which may fail and then leaves everything as it was, and *commit*, which may not: a
+// block that the driver refuses to unmap or release is recorded as leaked and tried again by the
+// next transition.
 //
 // Owns:    address ranges, blocks and host backups, through the TaggedMemory handles it gives out.
 // Threads: every call from one thread; usage() from any.
 // Order:   in sleep: preflight, backups, before_unmap of every tag concerned, then the first unmap.
-//          in wake_up: map everything, copy everything in, then after_map of every tag wholly mapped.
-// Errors:  kInvalidArgument (unknown tag), kResourceExhausted (host memory for a backup, device memory
-//          for a wake-up), kCancelled, kDataLoss (a content source gave other bytes), or the listener's.
+//          in wake_up: map everything, copy everything in, then after_map of every tag wholly
+//          mapped.
+// Errors:  kInvalidArgument (unknown tag), kResourceExhausted (host memory for a backup, device
+// memory
+//          for a wake-up), kCancelled, kDataLoss (a content source gave other bytes), or the
+//          listener's.
 #pragma once
 
 #include <atomic>
@@ -54,7 +58,8 @@ class TaggedMemory {
   std::size_t size_ = 0;
 };
 
-// Calls a listener for as long as this object lives. Must not outlive the allocator or the listener.
+// Calls a listener for as long as this object lives. Must not outlive the allocator or the
+// listener.
 class MappingSubscription {
  public:
   MappingSubscription() = default;
@@ -71,8 +76,8 @@ class MappingSubscription {
   std::uint64_t id_ = 0;
 };
 
-// Makes the memory of a read-only tag writable while it lives; then it is read-only again and whatever was
-// backed up before is gone, so that an old copy can never come back.
+// Makes the memory of a read-only tag writable while it lives; then it is read-only again and
+// whatever was backed up before is gone, so that an old copy can never come back.
 class WriteLease {
  public:
   WriteLease(WriteLease&& other) noexcept;
@@ -88,8 +93,9 @@ class WriteLease {
   MemoryTag tag_;
 };
 
-// Brings the bytes of a tag back from where they came from, instead of a backup. Called by wake_up with
-// the memory mapped and writable; the allocator compares the hash with that of the sealed bytes.
+// Brings the bytes of a tag back from where they came from, instead of a backup. Called by wake_up
+// with the memory mapped and writable; the allocator compares the hash with that of the sealed
+// bytes.
 using ContentSource = std::function<Status()>;
 
 // How a caller follows and cuts short a transition.
@@ -103,8 +109,9 @@ class TaggedAllocator {
  public:
   struct Options {
     std::size_t block_bytes = std::size_t{64} << 20;
-    std::uint64_t host_memory_limit = 0;  // for all backups together; 0: what the host has available
-    bool retain_backups = true;           // false: drop_used_backups() frees them after a wake-up
+    std::uint64_t host_memory_limit =
+        0;                       // for all backups together; 0: what the host has available
+    bool retain_backups = true;  // false: drop_used_backups() frees them after a wake-up
     std::function<Result<std::uint64_t>()> available_host_memory = {};
   };
 
@@ -121,16 +128,16 @@ class TaggedAllocator {
 
   [[nodiscard]] MappingSubscription subscribe(const MemoryTag& tag, MappingListener& listener);
 
-  // Unmaps every tag; those in `offload` are backed up first (unless a valid backup is retained), the
-  // others lose their contents and any backup.
+  // Unmaps every tag; those in `offload` are backed up first (unless a valid backup is retained),
+  // the others lose their contents and any backup.
   Result<MemoryReceipt> sleep(const std::vector<MemoryTag>& offload,
                               const TransitionControl& control = {});
   // Unmaps these tags without a backup.
   Result<MemoryReceipt> discard(const std::vector<MemoryTag>& tags,
                                 const TransitionControl& control = {});
-  // Maps these tags, or all, and whichever other tag is neither `weights` nor `kv_cache`. Skips what is
-  // mapped. Fails as a whole and rolls its own mapping back, but for a failing after_map: then the memory
-  // is mapped, all_restored() is false and the next wake_up tries again.
+  // Maps these tags, or all, and whichever other tag is neither `weights` nor `kv_cache`. Skips
+  // what is mapped. Fails as a whole and rolls its own mapping back, but for a failing after_map:
+  // then the memory is mapped, all_restored() is false and the next wake_up tries again.
   Result<MemoryReceipt> wake_up(const std::optional<std::vector<MemoryTag>>& tags,
                                 const TransitionControl& control = {});
   // Once every rank has woken: frees the backups of mapped tags if they are not to be retained.
@@ -143,11 +150,12 @@ class TaggedAllocator {
   // The blocks behind an allocation, in order of address; empty while asleep.
   std::vector<BlockHandle> blocks_of(const TaggedMemory& memory) const;
 
+  struct Impl;  // see allocator_state.h
+
  private:
   friend class TaggedMemory;
   friend class MappingSubscription;
   friend class WriteLease;
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

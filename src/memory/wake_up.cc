@@ -72,10 +72,11 @@ Status Impl::refill_from_sources(const Selection& chosen) {
       refilled.push_back(allocation->tag);
     }
     if (hash128({allocation->address, allocation->size}) != allocation->hash)
-      return fail(ErrorCode::kDataLoss,
-                  fmt::format("tag {}: its source gave other bytes than before the sleep; the model "
-                              "file has changed. Put the old file back, or restart",
-                              allocation->tag.name()));
+      return fail(
+          ErrorCode::kDataLoss,
+          fmt::format("tag {}: its source gave other bytes than before the sleep; the model "
+                      "file has changed. Put the old file back, or restart",
+                      allocation->tag.name()));
   }
   return {};
 }

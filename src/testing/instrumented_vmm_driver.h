@@ -1,8 +1,9 @@
 // A driver around a driver that keeps count, fails on demand and poisons what it maps.
 //
-// Counts: blocks and bytes created and not yet released, bytes mapped, mappings made so far, unmaps, and
-// `before_unmap`, a callback for asserting what must be true at the moment an unmap begins (for instance:
-// zero registrations). Poison: every newly mapped block is filled, so that a read before a write shows.
+// Counts: blocks and bytes created and not yet released, bytes mapped, mappings made so far,
+// unmaps, and `before_unmap`, a callback for asserting what must be true at the moment an unmap
+// begins (for instance: zero registrations). Poison: every newly mapped block is filled, so that a
+// read before a write shows.
 //
 // Threads: one.
 #pragma once

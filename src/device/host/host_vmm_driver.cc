@@ -17,8 +17,8 @@ constexpr std::size_t kGranularity = std::size_t{2} << 20;
 
 tl::unexpected<Error> system_error(std::string_view call, std::size_t size) {
   const int number = errno;
-  const auto code = number == ENOMEM || number == ENOSPC ? ErrorCode::kResourceExhausted
-                                                         : ErrorCode::kInternal;
+  const auto code =
+      number == ENOMEM || number == ENOSPC ? ErrorCode::kResourceExhausted : ErrorCode::kInternal;
   return fail(code, fmt::format("{} of {} bytes: {}", call, size, std::strerror(number)));
 }
 

@@ -1,8 +1,10 @@
-// The host as a device: a block is a memfd, a reservation is a PROT_NONE range, mapping is mmap(MAP_FIXED).
+// The host as a device: a block is a memfd, a reservation is a PROT_NONE range, mapping is
+// mmap(MAP_FIXED).
 //
-// Unmapping and releasing really frees the pages; a new block brings different pages to the same address;
-// and a second mapping of an old block goes on showing the old bytes, as a stale registration does on a GPU.
-// Blocks are filled with fallocate, so that lack of memory is an error here and not a SIGBUS later.
+// Unmapping and releasing really frees the pages; a new block brings different pages to the same
+// address; and a second mapping of an old block goes on showing the old bytes, as a stale
+// registration does on a GPU. Blocks are filled with fallocate, so that lack of memory is an error
+// here and not a SIGBUS later.
 #pragma once
 
 #include <cstdint>
