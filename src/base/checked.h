@@ -42,8 +42,7 @@ class Checked {
   constexpr Checked& operator+=(Checked other) { return *this = *this + other; }
   constexpr Checked& operator*=(Checked other) { return *this = *this * other; }
 
-  // The next multiple of `alignment`, a power of two; invalid if it is none or the result does not
-  // fit.
+  // The next multiple of `alignment`; invalid if that is no power of two or the result too large.
   constexpr Checked align_up(std::uint64_t alignment) const {
     if (!std::has_single_bit(alignment))
       return invalid();

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "format/gguf_cursor.h"
 #include "format/gguf_parser.h"
 
 namespace dormouse::format {

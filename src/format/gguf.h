@@ -4,14 +4,12 @@
 // every span handed out lies within the file. What the numbers mean (layers, heads, shapes) is
 // checked by whoever builds a model of them.
 //
-// Owns:    a read-only private mapping of the file; spans and string views die with the GgufFile,
-// and
-//          survive its move.
+// Owns:    a read-only private mapping of the file; spans and string views die with the GgufFile
+//          and survive its move.
 // Threads: const methods from any thread.
 // Errors:  kDataLoss, kUnsupported or kNotFound; a message names the file, the byte offset and the
-// key
-//          or tensor. A file that another process cuts short while it is read raises SIGBUS at the
-//          access: ask `verify_unchanged` before and after a bulk copy, and copy under a handler.
+//          key or tensor. A file that another process cuts short while it is read raises SIGBUS at
+//          the access: ask `verify_unchanged` before and after a bulk copy, under a handler.
 #pragma once
 
 #include <cstddef>
@@ -93,8 +91,7 @@ class GgufFile {
 
   // --- metadata ---
   // A missing key is kNotFound, a value of another type or out of range is kDataLoss. Integers of
-  // any width and sign convert if the value fits; get_f32 also takes f64 and refuses NaN and
-  // infinity.
+  // any width and sign convert if the value fits; floats may be f32 or f64 and must be finite.
   bool has(std::string_view key) const { return values_.contains(key); }
   Result<std::uint64_t> get_u64(std::string_view key) const;
   Result<std::uint32_t> get_u32(std::string_view key) const;

@@ -3,8 +3,7 @@
 // Owns:    the mapping and an open descriptor; movable, and the bytes keep their address.
 // Threads: const methods from any thread.
 // Errors:  kNotFound if the path cannot be opened, kDataLoss otherwise. Reading a page past the end
-// of a
-//          file that was cut short after `open` raises SIGBUS.
+//          of a file that was cut short after `open` raises SIGBUS.
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,7 @@
 // ChatML.
 //
 // The same options give the same bytes on every machine. Tokens 0 to 2 are <|endoftext|>,
-// <|im_start|> (BOS) and <|im_end|> (EOS), then come the 256 bytes in order, then one token for
-// each merge.
+// <|im_start|> (BOS) and <|im_end|> (EOS), then come the 256 bytes, then one token for each merge.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +32,7 @@ struct TinyModelOptions {
   std::uint32_t context = 512;
   bool tied = false;  // the output matrix is the embedding
   std::uint64_t seed = 1;
-  // Control tokens and unprintable bytes get small logits, so that greedy text is readable and runs
-  // on.
+  // Control tokens and unprintable bytes get small logits: greedy text is readable and runs on.
   bool printable = true;
   std::string chat_template{kChatMlTemplate};  // empty: the key is left out
 

@@ -1,15 +1,13 @@
 // Chooses the next token of one sequence from its logits, on the CPU.
 //
 // A choice depends on its input alone: the random number is that of (seed, sample_index), so
-// neighbours in the batch, preemption and restarts change nothing, and every sum runs in a fixed
-// order.
+// neighbours in the batch, preemption and restarts change nothing, and sums run in a fixed order.
 //
 // Owns:    scratch memory for one vocabulary.
 // Threads: one at a time; each thread has its own.
-// Order:   logit_bias, end tokens forbidden before min_tokens, repetition, frequency and presence
-// penalty;
-//          then the largest logit (temperature below 1e-5), or temperature, min_p, top_k, top_p and
-//          a draw. That is vLLM's order. Of equal logits the lower id counts as the larger.
+// Order:   that of vLLM: logit_bias, end tokens forbidden before min_tokens, repetition, frequency
+//          and presence penalty; then the largest logit (temperature below 1e-5), or temperature,
+//          min_p, top_k, top_p and a draw. Of equal logits the lower id counts as the larger.
 // Errors:  none. NaN counts as minus infinity; ids outside the vocabulary are ignored.
 #pragma once
 
