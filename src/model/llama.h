@@ -46,6 +46,8 @@ struct PlacedTensor {
   RowOrder order = RowOrder::kAsStored;
   std::size_t offset = 0;  // a multiple of 64
   std::size_t bytes = 0;   // a multiple of 64
+
+  bool operator==(const PlacedTensor&) const = default;
 };
 
 struct ModelPlan {

@@ -29,6 +29,8 @@ struct LlamaConfig {
     return {num_layers, num_kv_heads, head_dim, block_size};
   }
 
+  bool operator==(const LlamaConfig&) const = default;
+
   // Reads and checks the metadata; the tensors themselves are checked by LlamaModel::plan.
   // Errors: kUnsupported for another architecture or a feature we lack; kDataLoss for missing or
   // impossible numbers. hidden_size, ffn_size and head_dim must be multiples of 32.

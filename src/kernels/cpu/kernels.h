@@ -35,7 +35,7 @@ struct Matmul {
   std::size_t tile_end = 0;
   std::size_t row_begin = 0;
   std::size_t row_end = 0;
-  float* out = nullptr;        // at [row 0][tile_begin's first row]
+  float* out = nullptr;        // of row_begin and tile_begin's first row
   std::size_t out_stride = 0;  // floats from one m to the next
   bool accumulate = false;
 };
@@ -69,7 +69,7 @@ struct Attention {
 inline constexpr std::size_t kAttentionSpan = 64;
 inline constexpr std::size_t kAttentionTokens = 16;
 constexpr std::size_t attention_scratch_floats(std::size_t heads, std::size_t head_dim) {
-  return kAttentionTokens * heads * (kAttentionSpan + head_dim + 2);
+  return kAttentionTokens * heads * (kAttentionSpan + 2 * head_dim + 2) + kTileRows * head_dim;
 }
 
 struct CpuKernels {
