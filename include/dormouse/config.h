@@ -21,15 +21,15 @@ struct EngineConfig {
   bool enable_sleep_mode = true;
   WeightBackup weight_backup = WeightBackup::kRetain;
 
-  std::uint32_t max_model_len = 0;          // tokens; 0: what the model was trained for
-  std::uint32_t max_num_seqs = 16;          // sequences that run at the same time
+  std::uint32_t max_model_len = 0;             // tokens; 0: what the model was trained for
+  std::uint32_t max_num_seqs = 16;             // sequences that run at the same time
   std::uint32_t max_num_batched_tokens = 512;  // tokens computed in one step
-  std::uint32_t block_size = 16;            // tokens in one KV block
-  std::uint64_t kv_cache_memory_bytes = 0;  // 0: room for max_num_seqs sequences, 1 GiB at most
+  std::uint32_t block_size = 16;               // tokens in one KV block
+  std::uint64_t kv_cache_memory_bytes = 0;  // 0: room for max_num_seqs sequences, 256 MiB at most
   std::uint64_t host_memory_limit = 0;      // bytes for backups; 0: what the machine has available
   std::uint32_t threads = 0;                // 0: one for each core
   bool enable_prefix_caching = true;
-  bool check_tensors = false;               // refuse NaN and infinity in the model file
+  bool check_tensors = false;  // refuse NaN and infinity in the model file
 };
 
 }  // namespace dormouse

@@ -1,11 +1,14 @@
 // The memory part's vocabulary: tags, listeners that follow a tag's mapping, usage and receipts.
 //
-// A registration lives exactly as long as the mapping it covers. Whoever registers a tag's memory with
-// anything (a transport, a peer, a graph) subscribes a MappingListener and drops it in before_unmap.
+// A registration lives exactly as long as the mapping it covers. Whoever registers a tag's memory
+// with anything (a transport, a peer, a graph) subscribes a MappingListener and drops it in
+// before_unmap.
 #pragma once
 
+#include <atomic>
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -31,7 +34,8 @@ inline const MemoryTag kKvCacheTag{"kv_cache"};
 // Follows the mapping of one tag.
 //
 // Threads: both calls come from the thread that changes the mapping, never concurrently.
-// Order:   before_unmap comes before any page of the tag is unmapped; after_map after all are mapped.
+// Order:   before_unmap comes before any page of the tag is unmapped; after_map after all are
+// mapped.
 class MappingListener {
  public:
   virtual ~MappingListener() = default;
@@ -40,17 +44,17 @@ class MappingListener {
   // On error nothing of the tag is unmapped, and after_map is called on those that had released.
   virtual Status before_unmap() = 0;
 
-  // Registers the memory anew. Idempotent: it also runs after a wake-up that mapped nothing, so that a
-  // restore that failed is tried again.
+  // Registers the memory anew. Idempotent: it also runs after a wake-up that mapped nothing, so
+  // that a restore that failed is tried again.
   virtual Status after_map() = 0;
 };
 
 // Bytes of one tag by where they are.
 struct TagUsage {
-  std::uint64_t mapped = 0;     // device memory behind addresses
-  std::uint64_t asleep = 0;     // reserved addresses without memory
-  std::uint64_t backed_up = 0;  // host copies held
-  std::uint64_t leaked = 0;     // device memory that the driver refused to take back; tried again
+  std::uint64_t mapped = 0;      // device memory behind addresses
+  std::uint64_t asleep = 0;      // reserved addresses without memory
+  std::uint64_t backed_up = 0;   // host copies held
+  std::uint64_t leaked = 0;      // device memory that the driver refused to take back; tried again
   std::uint64_t generation = 0;  // grows each time the tag is mapped
   bool read_only = false;
 };
@@ -71,10 +75,18 @@ struct MemoryReceipt {
     std::string why;
   };
   std::map<std::string, Tag> tags;
-  std::uint64_t expected_freed = 0;   // device bytes that should have come back
-  std::int64_t measured_freed = 0;    // device bytes that did, as the driver's device reports
-  std::vector<std::pair<std::string, double>> phases_ms;  // in order: preflight, backup, hooks, unmap ...
-  std::vector<Kept> kept;             // what stays, and why
+  std::uint64_t expected_freed = 0;  // device bytes that should have come back
+  std::int64_t measured_freed = 0;   // device bytes that did, as the driver's device reports
+  std::vector<std::pair<std::string, double>>
+      phases_ms;           // in order: preflight, backup, hooks, unmap ...
+  std::vector<Kept> kept;  // what stays, and why
+};
+
+// How a caller follows and cuts short a transition.
+struct TransitionControl {
+  const std::atomic<bool>* cancelled = nullptr;  // looked at until the first hook runs
+  // Phase, bytes done, bytes to do.
+  std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
 };
 
 }  // namespace dormouse

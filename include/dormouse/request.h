@@ -54,27 +54,28 @@ struct TokenLogprob {
 
 struct GeneratedToken {
   TokenId token = 0;
-  float logprob = 0;                 // valid if logprobs were asked for
+  float logprob = 0;                   // valid if logprobs were asked for
   std::vector<TokenLogprob> top = {};  // most likely first
 };
 
 enum class FinishReason { kStop, kLength, kAbort, kError };
 std::string_view to_string(FinishReason reason);
 
-// One event of a request. Every accepted request gets any number of tokens and then exactly one event
-// with `finished`, after which nothing more comes.
+// One event of a request. Every accepted request gets any number of tokens and then exactly one
+// event with `finished`, after which nothing more comes.
 struct RequestOutput {
   RequestId id = 0;
   std::vector<GeneratedToken> tokens;
   std::optional<FinishReason> finished;
-  std::optional<TokenId> stop_token;   // the token that ended it, if one did
-  Error error = {};                    // set with FinishReason::kError
-  std::uint32_t prompt_tokens = 0;     // with `finished`
-  std::uint32_t cached_tokens = 0;     // prompt tokens found in the prefix cache
+  std::optional<TokenId> stop_token;  // the token that ended it, if one did
+  Error error = {};                   // set with FinishReason::kError
+  std::uint32_t prompt_tokens = 0;    // with `finished`
+  std::uint32_t cached_tokens = 0;    // prompt tokens found in the prefix cache
   std::uint32_t preemptions = 0;
 };
 
-// Called on the engine's thread, must not block and must not call the engine back, `abort` excepted.
+// Called on the engine's thread, must not block and must not call the engine back, `abort`
+// excepted.
 using OutputSink = std::function<void(RequestOutput)>;
 
 }  // namespace dormouse

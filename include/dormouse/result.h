@@ -1,4 +1,5 @@
-// Errors are values. Every operation that can fail returns Result<T> or Status; nothing here throws.
+// Errors are values. Every operation that can fail returns Result<T> or Status; nothing here
+// throws.
 //
 // Programmer errors (broken preconditions) stop the process instead: see DM_CHECK.
 #pragma once
@@ -23,7 +24,8 @@ enum class ErrorCode {
   kInternal,
 };
 
-// A message says what failed, why, and what to do next. `param` names the offending field, if there is one.
+// A message says what failed, why, and what to do next. `param` names the offending field, if there
+// is one.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;

@@ -139,6 +139,15 @@ MappingSubscription TaggedAllocator::subscribe(const MemoryTag& tag, MappingList
   return MappingSubscription(this, id);
 }
 
+Status TaggedAllocator::check_sleep(const std::vector<MemoryTag>& offload) const {
+  DM_TRY(impl_->check_known(offload));
+  Impl::Selection to_copy;
+  for (Allocation& allocation : impl_->allocations)
+    if (allocation.mapped && contains(offload, allocation.tag) && impl_->needs_copy(allocation))
+      to_copy.push_back(&allocation);
+  return impl_->preflight(to_copy);
+}
+
 Result<MemoryReceipt> TaggedAllocator::sleep(const std::vector<MemoryTag>& offload,
                                              const TransitionControl& control) {
   DM_TRY(impl_->check_known(offload));

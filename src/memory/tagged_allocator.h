@@ -16,7 +16,6 @@
 //          listener's.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -98,13 +97,6 @@ class WriteLease {
 // bytes.
 using ContentSource = std::function<Status()>;
 
-// How a caller follows and cuts short a transition.
-struct TransitionControl {
-  const std::atomic<bool>* cancelled = nullptr;  // looked at until the first hook runs
-  // Phase, bytes done, bytes to do.
-  std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
-};
-
 class TaggedAllocator {
  public:
   struct Options {
@@ -127,6 +119,9 @@ class TaggedAllocator {
   Result<WriteLease> lease_for_writing(const MemoryTag& tag);
 
   [[nodiscard]] MappingSubscription subscribe(const MemoryTag& tag, MappingListener& listener);
+
+  // What sleep would refuse for: unknown tags, too little host memory. Changes nothing.
+  Status check_sleep(const std::vector<MemoryTag>& offload) const;
 
   // Unmaps every tag; those in `offload` are backed up first (unless a valid backup is retained),
   // the others lose their contents and any backup.

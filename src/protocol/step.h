@@ -11,18 +11,18 @@ namespace dormouse {
 
 using BlockId = std::uint32_t;
 
-// A run of consecutive tokens of one sequence. All of its keys and values are written by this step, and
-// everything before `first_position` is already in the cache.
+// A run of consecutive tokens of one sequence. All of its keys and values are written by this step,
+// and everything before `first_position` is already in the cache.
 struct ScheduledSequence {
   RequestId id = 0;
-  std::vector<TokenId> tokens;         // at least one
-  std::uint32_t first_position = 0;    // position of tokens[0]
-  std::vector<BlockId> block_table;    // covers first_position + tokens.size() positions
-  bool samples = false;                // the last token's logits give the next token
-  std::uint32_t sample_index = 0;      // how many tokens were generated before: keys the random stream
-  std::shared_ptr<const SamplingParams> sampling;   // set when `samples`
-  std::vector<TokenId> history;        // prompt and output so far; only when penalties need it
-  std::uint32_t prompt_length = 0;     // how many of `history` are the prompt
+  std::vector<TokenId> tokens;       // at least one
+  std::uint32_t first_position = 0;  // position of tokens[0]
+  std::vector<BlockId> block_table;  // covers first_position + tokens.size() positions
+  bool samples = false;              // the last token's logits give the next token
+  std::uint32_t sample_index = 0;  // how many tokens were generated before: keys the random stream
+  std::shared_ptr<const SamplingParams> sampling;  // set when `samples`
+  std::vector<TokenId> history;     // prompt and output so far; only when penalties need it
+  std::uint32_t prompt_length = 0;  // how many of `history` are the prompt
 };
 
 struct StepPlan {

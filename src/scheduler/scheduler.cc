@@ -30,7 +30,7 @@ Scheduler::~Scheduler() {
     release_blocks(*sequence);
 }
 
-Status Scheduler::add(RequestId id, Request request) {
+Status Scheduler::check_fits(const Request& request) const {
   const std::size_t prompt = request.prompt.size();
   const std::size_t max_tokens = request.sampling.max_tokens;
   if (prompt == 0)
@@ -55,7 +55,11 @@ Status Scheduler::add(RequestId id, Request request) {
                     "tokens, but there are {}; lower max_tokens or enlarge the KV cache.",
                     prompt, longest + 1 - prompt, needed, config_.block_size, pool_.total()),
         "max_tokens");
+  return {};
+}
 
+Status Scheduler::add(RequestId id, Request request) {
+  DM_TRY(check_fits(request));
   auto sequence = std::make_unique<Sequence>();
   sequence->id = id;
   sequence->priority = request.priority;

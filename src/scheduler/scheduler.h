@@ -72,6 +72,8 @@ class Scheduler {
   // kInvalidArgument: empty prompt, no room for output in the context, max_tokens of 0.
   // kResourceExhausted: its longest possible end needs more blocks than the pool has.
   Status add(RequestId id, Request request);
+  // What add would refuse. Looks at the configuration only: from any thread.
+  Status check_fits(const Request& request) const;
 
   // The next step, empty when nothing can run.
   StepPlan plan();

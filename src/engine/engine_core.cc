@@ -1,0 +1,215 @@
+#include "engine/engine_core.h"
+
+#include <fmt/core.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "executor/uniproc_executor.h"
+
+namespace dormouse {
+
+std::unique_ptr<Engine> Engine::start(EngineConfig config) {
+  return std::make_unique<EngineCore>(std::move(config), [](const EngineConfig& wanted) {
+    return std::make_unique<UniprocExecutor>(wanted);
+  });
+}
+
+EngineCore::EngineCore(EngineConfig config, const ExecutorFactory& make_executor)
+    : config_(std::move(config)), executor_(make_executor(config_)) {
+  status_.model_path = config_.model;
+  status_.served_model_name = config_.served_model_name;
+  thread_ = std::thread([this] { run(); });
+}
+
+EngineCore::~EngineCore() {
+  shutdown(std::chrono::milliseconds(0));
+}
+
+EngineState EngineCore::current_state() const {
+  const std::lock_guard lock(mutex_);
+  return lifecycle_.state();
+}
+
+Status EngineCore::load() {
+  change_state([](Lifecycle& lifecycle) { lifecycle.begin_loading(); });
+  DM_TRY_ASSIGN(const format::GgufFile file, format::GgufFile::open(config_.model));
+  DM_TRY_ASSIGN(ModelText model_text, read_model_text(file));
+  const LoadControl control{.progress =
+                                [this](std::uint64_t done, std::uint64_t total) {
+                                  const std::lock_guard lock(mutex_);
+                                  status_.load_progress =
+                                      static_cast<double>(done) / static_cast<double>(total);
+                                },
+                            .cancelled = cancel_load_};
+  DM_TRY_ASSIGN(const ModelFacts facts, executor_->load(control));
+  if (model_text.tokenizer->vocab_size() != facts.vocab_size)
+    return fail(ErrorCode::kDataLoss,
+                fmt::format("{}: the tokenizer has {} tokens, the embedding {} rows", config_.model,
+                            model_text.tokenizer->vocab_size(), facts.vocab_size));
+  for (std::uint32_t token = 0; token < facts.vocab_size; ++token)
+    if (model_text.tokenizer->is_end_of_generation(static_cast<TokenId>(token)))
+      end_tokens_.push_back(static_cast<TokenId>(token));
+
+  pool_ = std::make_unique<BlockPool>(facts.num_blocks);
+  scheduler_ = std::make_unique<Scheduler>(
+      SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
+                      .max_num_batched_tokens = config_.max_num_batched_tokens,
+                      .block_size = config_.block_size,
+                      .max_model_len = facts.max_model_len,
+                      .enable_prefix_caching = config_.enable_prefix_caching,
+                      .end_of_generation = end_tokens_},
+      *pool_);
+  const std::lock_guard lock(mutex_);
+  facts_ = facts;
+  text_ = std::move(model_text);
+  return {};
+}
+
+void EngineCore::run() {
+  Status loaded = load();
+  if (loaded) {
+    const RankState ranks = ask_ranks();
+    change_state([&](Lifecycle& lifecycle) { lifecycle.finish_loading(ranks); });
+    settle(ranks);
+  } else {
+    log(LogLevel::kError, "engine", "load failed: {}", loaded.error().message);
+    change_state([&](Lifecycle& lifecycle) { lifecycle.set_failed(loaded.error().message); });
+  }
+  publish();
+  loaded_.notify_all();
+
+  while (!finished_shutting_down()) {
+    take_inbox();
+    advance_controls();
+    publish();
+    bool may_step = false;
+    {
+      const std::lock_guard lock(mutex_);
+      may_step = lifecycle_.admits(Lifecycle::Work::kStep).has_value();
+    }
+    if (may_step && scheduler_->has_unfinished())
+      step();
+    else
+      wait_for_work();
+  }
+  if (scheduler_)
+    deliver(scheduler_->abort_all());
+  publish();
+}
+
+void EngineCore::step() {
+  const StepPlan plan = scheduler_->plan();
+  if (plan.sequences.empty())
+    return wait_for_work();
+  auto result = executor_->execute(plan, end_tokens_);
+  {
+    const std::lock_guard lock(mutex_);
+    ++counters_.steps;
+  }
+  if (result) {
+    deliver(scheduler_->complete(plan, *result));
+    return;
+  }
+  log(LogLevel::kError, "engine", "step={} failed: {}", plan.step, result.error().message);
+  deliver(scheduler_->fail_step(plan, result.error()));
+}
+
+void EngineCore::deliver(std::vector<RequestOutput> outputs) {
+  for (RequestOutput& output : outputs) {
+    const auto sink = sinks_.find(output.id);
+    if (sink == sinks_.end())
+      continue;
+    const OutputSink call = output.finished ? std::move(sink->second) : sink->second;
+    if (output.finished)
+      sinks_.erase(sink);
+    call(std::move(output));
+  }
+}
+
+void EngineCore::take_inbox() {
+  if (!scheduler_)
+    return;
+  std::deque<Arrival> arrivals;
+  std::vector<RequestId> aborts;
+  bool everything = false;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+    aborts.swap(aborts_);
+    everything = std::exchange(abort_everything_, false);
+  }
+  for (Arrival& arrival : arrivals) {
+    sinks_.emplace(arrival.id, std::move(arrival.sink));
+    if (Status added = scheduler_->add(arrival.id, std::move(arrival.request)); !added)
+      deliver({{.id = arrival.id, .finished = FinishReason::kError, .error = added.error()}});
+  }
+  for (const RequestId id : aborts)
+    if (auto output = scheduler_->abort(id))
+      deliver({std::move(*output)});
+  if (everything)
+    deliver(scheduler_->abort_all());
+}
+
+void EngineCore::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  const auto something = [&] {
+    return !arrivals_.empty() || !aborts_.empty() || abort_everything_ || shutdown_deadline_ ||
+           (active_ ? active_->cancelled.load() : !controls_.empty());
+  };
+  if (const auto deadline = drain_deadline())
+    wake_.wait_until(lock, *deadline, something);
+  else
+    wake_.wait(lock, something);
+}
+
+bool EngineCore::finished_shutting_down() {
+  std::deque<std::shared_ptr<Control>> refused;
+  bool finished = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!shutdown_deadline_)
+      return false;
+    refused.swap(controls_);
+    const bool idle = arrivals_.empty() && (!scheduler_ || !scheduler_->has_unfinished() ||
+                                            !lifecycle_.admits(Lifecycle::Work::kStep));
+    finished = !active_ && (idle || Clock::now() >= *shutdown_deadline_);
+    if (finished)
+      lifecycle_.set_failed("the engine was shut down");
+  }
+  for (const auto& control : refused)
+    control->answer.set_value(fail(ErrorCode::kUnavailable, "The engine is shutting down."));
+  if (finished && scheduler_)
+    take_inbox();
+  return finished;
+}
+
+void EngineCore::publish() {
+  const std::lock_guard lock(mutex_);
+  EngineStatus& status = status_;
+  status.state = lifecycle_.state();
+  status.cause = lifecycle_.cause();
+  status.sleep_level = lifecycle_.level();
+  status.tags_asleep = lifecycle_.tags_asleep();
+  status.weights_valid = lifecycle_.weights_valid();
+  status.is_sleeping = lifecycle_.is_sleeping();
+  status.is_paused = lifecycle_.is_paused();
+  status.accepts_requests = lifecycle_.admits(Lifecycle::Work::kRequest).has_value();
+  status.kernel = facts_.kernel;
+  status.max_model_len = facts_.max_model_len;
+  status.block_size = config_.block_size;
+  if (!scheduler_)
+    return;
+  status.requests_running = static_cast<std::uint32_t>(scheduler_->num_running());
+  status.requests_waiting = static_cast<std::uint32_t>(scheduler_->num_waiting());
+  status.blocks_total = pool_->total();
+  status.blocks_used = pool_->used();
+  const SchedulerCounters& from = scheduler_->counters();
+  counters_.prompt_tokens = from.prompt_tokens;
+  counters_.generation_tokens = from.generation_tokens;
+  counters_.prefix_cache_queries = from.prefix_cache_queries;
+  counters_.prefix_cache_hits = from.prefix_cache_hits;
+  counters_.preemptions = from.preemptions;
+  counters_.finished = from.finished;
+}
+
+}  // namespace dormouse

@@ -1,0 +1,337 @@
+// Control calls, carried out on the engine's thread.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/engine_core.h"
+
+namespace dormouse {
+namespace {
+
+constexpr std::string_view kScheduling = "scheduling";
+
+std::vector<MemoryTag> offloaded(int level) {
+  return level == 1 ? std::vector{kWeightsTag} : std::vector<MemoryTag>{};
+}
+
+}  // namespace
+
+void EngineCore::advance_controls() {
+  if (active_)
+    advance_drain();
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (active_ || controls_.empty())
+        return;
+      active_ = controls_.front();
+      controls_.pop_front();
+    }
+    begin_control();
+  }
+}
+
+void EngineCore::begin_control() {
+  active_->started = Clock::now();
+  active_->was_paused = lifecycle_.is_paused();
+  take_inbox();
+  std::optional<Result<TransitionReport>> result = std::visit(
+      [this](const auto& action) -> std::optional<Result<TransitionReport>> {
+        return begin(action);
+      },
+      active_->action);
+  if (result)
+    answer(std::move(*result));
+  else
+    advance_drain();
+}
+
+void EngineCore::answer(Result<TransitionReport> result) {
+  const auto control = active_;
+  const double seconds = std::chrono::duration<double>(Clock::now() - control->started).count();
+  if (result)
+    result->total_ms = 1e3 * seconds;
+  {
+    const std::lock_guard lock(mutex_);
+    active_ = nullptr;
+    status_.transition_phase.clear();
+    status_.transition_progress = 0;
+    if (!result)
+      ++counters_.transition_failures;
+    else if (result->changed && !std::holds_alternative<ResetPrefixCacheAction>(control->action))
+      status_.last_transition = *result;
+    if (result && result->changed && std::holds_alternative<WakeUpAction>(control->action)) {
+      ++counters_.wake_ups;
+      counters_.wake_up_seconds += seconds;
+    }
+    if (result && result->changed && !result->tags_asleep.empty() &&
+        !std::holds_alternative<WakeUpAction>(control->action)) {
+      ++counters_.sleeps;
+      counters_.sleep_seconds += seconds;
+    }
+  }
+  if (!result)
+    log(LogLevel::kWarning, "engine", "transition refused or failed: {}", result.error().message);
+  else if (result->changed)
+    log(LogLevel::kInfo, "engine", "state={} level={} freed_bytes={} ms={:.1f}",
+        to_string(result->state), result->level, result->memory.measured_freed, result->total_ms);
+  publish();
+  control->answer.set_value(std::move(result));
+}
+
+// --- sleep and pause: drain first ---
+
+std::optional<Result<TransitionReport>> EngineCore::begin(const SleepAction& sleep) {
+  const int level = sleep.options.level;
+  const bool deeper = level > lifecycle_.level();
+  if (lifecycle_.any_asleep() && lifecycle_.level() > 0 && !deeper)
+    return report(false);
+  if (active_->cancelled)
+    return fail(ErrorCode::kCancelled, "The sleep was cancelled by a later call.");
+  if (const auto allowed = on_every_rank(CheckSleepCall{offloaded(level)}); !allowed)
+    return tl::unexpected(allowed.error());
+  start_draining(sleep.options.mode, true);
+  return std::nullopt;
+}
+
+std::optional<Result<TransitionReport>> EngineCore::begin(const PauseAction& pause) {
+  if (lifecycle_.any_asleep())
+    return report(false);
+  start_draining(pause.mode, false);
+  return std::nullopt;
+}
+
+void EngineCore::start_draining(PauseMode mode, bool closes_gate) {
+  change_state([&](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kPausing, closes_gate); });
+  take_inbox();
+  if (mode == PauseMode::kAbort)
+    deliver(scheduler_->abort_all());
+  scheduler_->set_admission(mode == PauseMode::kKeep ? PauseState::kPausedAll
+                                                     : PauseState::kPausedNew);
+}
+
+std::optional<EngineCore::Clock::time_point> EngineCore::drain_deadline() const {
+  std::optional<Clock::time_point> deadline;
+  if (active_)
+    if (const auto* sleep = std::get_if<SleepAction>(&active_->action);
+        sleep && sleep->options.deadline)
+      deadline = active_->started + *sleep->options.deadline;
+  if (shutdown_deadline_ && Clock::now() < *shutdown_deadline_)
+    deadline = std::min(deadline.value_or(*shutdown_deadline_), *shutdown_deadline_);
+  return deadline;
+}
+
+void EngineCore::advance_drain() {
+  if (active_->cancelled)
+    return answer(undo_drain({ErrorCode::kCancelled, "The sleep was cancelled by a later call."}));
+  if (scheduler_->has_unfinished() && !lifecycle_.is_paused()) {
+    const auto deadline = drain_deadline();
+    if (deadline && Clock::now() >= *deadline)
+      return answer(undo_drain(
+          {ErrorCode::kDeadlineExceeded,
+           fmt::format(
+               "{} requests were still running at the deadline; nothing was changed. Use mode "
+               "abort, or a longer timeout",
+               scheduler_->num_running())}));
+    return;
+  }
+  answer(after_drain());
+}
+
+Result<TransitionReport> EngineCore::undo_drain(Error error) {
+  const bool paused = active_->was_paused;
+  change_state([&](Lifecycle& lifecycle) {
+    lifecycle.set_paused(paused);
+    lifecycle.settle();
+  });
+  scheduler_->set_admission(paused ? PauseState::kPausedAll : PauseState::kUnpaused);
+  return tl::unexpected(std::move(error));
+}
+
+Result<TransitionReport> EngineCore::after_drain() {
+  if (const auto* sleep = std::get_if<SleepAction>(&active_->action))
+    return give_back(SleepCall{offloaded(sleep->options.level)}, sleep->options.level);
+  const auto& pause = std::get<PauseAction>(active_->action);
+  if (pause.clear_cache) {
+    scheduler_->preempt_all();
+    (void)pool_->reset_cached();
+  }
+  const bool changed = !active_->was_paused;
+  scheduler_->set_admission(PauseState::kPausedAll);
+  change_state([](Lifecycle& lifecycle) {
+    lifecycle.set_paused(true);
+    lifecycle.settle();
+  });
+  return report(changed);
+}
+
+// --- memory ---
+
+Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) {
+  change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kSleeping, true); });
+  scheduler_->preempt_all();
+  auto receipt = on_every_rank(call);
+  const RankState ranks = ask_ranks();
+  if (!ranks.tags_asleep.empty()) {
+    pool_->forget_all();
+    change_state([&](Lifecycle& lifecycle) {
+      lifecycle.set_level(level);
+      lifecycle.set_paused(level > 0 || lifecycle.is_paused());
+    });
+    scheduler_->set_admission(PauseState::kPausedAll);
+  }
+  settle(ranks);
+  if (receipt)
+    return report(true, std::move(*receipt));
+  if (ranks.tags_asleep.empty() && ranks.restored)
+    return undo_drain(receipt.error());
+  return tl::unexpected(receipt.error());
+}
+
+Result<TransitionReport> EngineCore::begin(const ReleaseKvCacheAction&) {
+  if (lifecycle_.any_asleep())
+    return fail(ErrorCode::kFailedPrecondition,
+                "release_kv_cache_memory() requires all executor memory to be resident");
+  if (scheduler_->num_running() + scheduler_->num_waiting() > 0)
+    return fail(ErrorCode::kFailedPrecondition,
+                "release_kv_cache_memory() requires a completed pause first");
+  return give_back(DiscardCall{{kKvCacheTag}}, 0);
+}
+
+Result<TransitionReport> EngineCore::begin(const WakeUpAction& wake_up) {
+  std::optional<std::vector<MemoryTag>> tags;
+  if (wake_up.tags) {
+    tags.emplace();
+    for (const std::string& name : *wake_up.tags)
+      if (name != kScheduling)
+        tags->emplace_back(name);
+  }
+  const bool scheduling_only = tags && tags->empty() && !wake_up.tags->empty();
+  const bool was_asleep = lifecycle_.any_asleep();
+  const bool was_degraded = current_state() == EngineState::kDegraded;
+  MemoryReceipt receipt;
+  if (!scheduling_only) {
+    if (was_asleep)
+      change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kWaking, false); });
+    auto woken = on_every_rank(WakeUpCall{tags});
+    if (woken) {
+      if (const auto committed = on_every_rank(CommitWakeUpCall{}); !committed)
+        woken = tl::unexpected(committed.error());
+    }
+    settle(ask_ranks());
+    if (!woken)
+      return tl::unexpected(woken.error());
+    receipt = std::move(*woken);
+  }
+  if (lifecycle_.any_asleep()) {
+    const bool mapped_some = !receipt.tags.empty();
+    return report(mapped_some, std::move(receipt));
+  }
+  const bool changed = was_asleep || was_degraded || lifecycle_.is_paused();
+  scheduler_->set_admission(PauseState::kUnpaused);
+  change_state([](Lifecycle& lifecycle) {
+    lifecycle.set_paused(false);
+    lifecycle.settle();
+  });
+  return report(changed, std::move(receipt));
+}
+
+Result<TransitionReport> EngineCore::begin(const ResumeAction&) {
+  if (lifecycle_.any_asleep())
+    return fail(ErrorCode::kFailedPrecondition,
+                "The engine is asleep; a resume cannot bring its memory back. Use POST /wake_up.");
+  const bool changed = lifecycle_.is_paused();
+  scheduler_->set_admission(PauseState::kUnpaused);
+  change_state([](Lifecycle& lifecycle) {
+    lifecycle.set_paused(false);
+    lifecycle.settle();
+  });
+  return report(changed);
+}
+
+Result<TransitionReport> EngineCore::begin(const ReloadWeightsAction&) {
+  const auto asleep = lifecycle_.tags_asleep();
+  if (std::ranges::find(asleep, kWeightsTag.name()) != asleep.end())
+    return fail(ErrorCode::kFailedPrecondition,
+                "The weights are asleep. Wake them first: POST /wake_up?tags=weights.");
+  scheduler_->preempt_all();
+  auto receipt = on_every_rank(ReloadWeightsCall{});
+  // Keys and values of the old weights must not answer for the new ones.
+  if (!lifecycle_.any_asleep())
+    (void)pool_->reset_cached();
+  settle(ask_ranks());
+  if (!receipt)
+    return tl::unexpected(receipt.error());
+  return report(true, std::move(*receipt));
+}
+
+Result<TransitionReport> EngineCore::begin(const ResetPrefixCacheAction& reset) {
+  if (reset.reset_running_requests)
+    scheduler_->preempt_all();
+  return report(pool_->reset_cached());
+}
+
+// --- ranks ---
+
+Result<MemoryReceipt> EngineCore::on_every_rank(const RankCall& call) {
+  const TransitionControl control{
+      .cancelled = active_ ? &active_->cancelled : nullptr,
+      .progress = [this](std::string_view phase, std::uint64_t done, std::uint64_t total) {
+        const std::lock_guard lock(mutex_);
+        status_.transition_phase = phase;
+        status_.transition_progress = static_cast<double>(done) / static_cast<double>(total);
+      }};
+  MemoryReceipt sum;
+  Status first;
+  for (auto& reply : executor_->collective_rpc(call, control)) {
+    if (!reply) {
+      keep_first(first, tl::unexpected(reply.error()));
+      continue;
+    }
+    MemoryReceipt& one = reply->receipt;
+    for (const auto& [name, tag] : one.tags) {
+      MemoryReceipt::Tag& total = sum.tags[name];
+      total.unmapped += tag.unmapped;
+      total.mapped += tag.mapped;
+      total.copied_out += tag.copied_out;
+      total.copied_in += tag.copied_in;
+      total.backup_kept += tag.backup_kept;
+    }
+    sum.expected_freed += one.expected_freed;
+    sum.measured_freed += one.measured_freed;
+    sum.kept.insert(sum.kept.end(), one.kept.begin(), one.kept.end());
+    if (sum.phases_ms.empty())
+      sum.phases_ms = std::move(one.phases_ms);
+  }
+  if (!first)
+    return tl::unexpected(first.error());
+  return sum;
+}
+
+RankState EngineCore::ask_ranks() {
+  return fold_states(executor_->collective_rpc(ReportStateCall{}, {}));
+}
+
+void EngineCore::settle(const RankState& ranks) {
+  change_state([&](Lifecycle& lifecycle) { lifecycle.settle(ranks); });
+  const std::lock_guard lock(mutex_);
+  status_.memory = ranks.memory;
+  const auto generation = [&](const MemoryTag& tag) {
+    const auto found = ranks.memory.find(tag.name());
+    return found == ranks.memory.end() ? 0 : found->second.generation;
+  };
+  status_.generation_weights = generation(kWeightsTag);
+  status_.generation_kv_cache = generation(kKvCacheTag);
+}
+
+TransitionReport EngineCore::report(bool changed, MemoryReceipt receipt) const {
+  return {.state = current_state(),
+          .level = lifecycle_.level(),
+          .tags_asleep = lifecycle_.tags_asleep(),
+          .changed = changed,
+          .memory = std::move(receipt)};
+}
+
+}  // namespace dormouse
