@@ -55,7 +55,7 @@ class SchedulerTest : public ::testing::Test {
     config.max_num_batched_tokens = 16;
     config.block_size = 4;
     config.max_model_len = 64;
-    config.end_of_generation = {kEos};
+    config.end_of_generation = {kEos, 98};  // in no order
     return config;
   }
 
@@ -424,6 +424,13 @@ TEST_F(SchedulerTest, AbortsAWaitingRequestAtOnce) {
   EXPECT_FALSE(scheduler_->abort(1));
   EXPECT_FALSE(scheduler_->abort(2));
   EXPECT_FALSE(scheduler_->has_unfinished());
+}
+
+TEST_F(SchedulerTest, FreesTheBlocksOfARequestAbortedBetweenStepsAtOnce) {
+  add(1, request_of(tokens_from(0, 12)));
+  step();
+  EXPECT_TRUE(scheduler_->abort(1));
+  EXPECT_EQ(scheduler_->blocks_used(), 0U);
 }
 
 TEST_F(SchedulerTest, HoldsTheBlocksOfAnAbortedRequestUntilItsStepCompletes) {

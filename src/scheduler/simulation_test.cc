@@ -259,7 +259,7 @@ class Simulation {
 
 TEST(SchedulerSimulation, GivesEveryRequestWhatItGetsAlone) {
   SchedulerCounters sum;
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     Simulation simulation(seed);
     simulation.run(150);
