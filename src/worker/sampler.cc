@@ -93,7 +93,7 @@ void Sampler::apply_penalties(const SampleInput& input, const SamplingParams& pa
     logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
     logit -= params.frequency_penalty * static_cast<float>(generated);
     logit -= generated > 0 ? params.presence_penalty : 0;
-    adjusted_[token] = std::min(logit, std::numeric_limits<float>::max());
+    adjusted_[token] = logit;
   }
 }
 

@@ -206,6 +206,8 @@ TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheMostLikely) {
   EXPECT_EQ(support(logits, {.min_p = 0.25F}), (std::set<TokenId>{0, 1, 2}));
   EXPECT_EQ(support(logits, {.min_p = 1.0F}), (std::set<TokenId>{0}));
   EXPECT_EQ(support(logits, {.min_p = 0.0F}).size(), 4U);
+  const std::vector<float> equals = {1, 1, 0.9F};
+  EXPECT_EQ(support(equals, {.min_p = 1.0F}), (std::set<TokenId>{0, 1}));
 }
 
 TEST(Sampler, LogitBiasIsAddedAndUnknownIdsAreIgnored) {
@@ -229,12 +231,14 @@ TEST(Sampler, RepetitionPenaltyActsOnPromptAndOutputTowardsLess) {
 }
 
 TEST(Sampler, PresenceAndFrequencyPenaltiesActOnTheOutputOnly) {
-  const std::vector<float> logits = {2.0F, 1.9F, 1.0F};
-  const std::vector<TokenId> history = {0, 0, 1, 1, 1};
   // Token 0 stands in the prompt twice, token 1 in the output three times.
-  EXPECT_EQ(greedy({.logits = logits, .history = history, .prompt_length = 2},
-                   {.presence_penalty = 1.0F}),
-            0);
+  const std::vector<TokenId> history = {0, 0, 1, 1, 1};
+  const std::vector<float> close = {2.0F, 2.1F, 1.9F};
+  for (const SamplingParams& params :
+       {SamplingParams{.presence_penalty = 1.0F}, SamplingParams{.frequency_penalty = 1.0F}})
+    EXPECT_EQ(greedy({.logits = close, .history = history, .prompt_length = 2}, params), 0);
+
+  const std::vector<float> logits = {2.0F, 1.9F, 1.0F};
   const std::vector<TokenId> output = {0, 1, 0, 0};
   const auto with = [&](SamplingParams params) {
     return greedy({.logits = logits, .history = output, .prompt_length = 0}, params);
