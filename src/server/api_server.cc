@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "server/control_routes.h"
 #include "server/engine_json.h"
+#include "server/metrics_route.h"
+#include "server/openai_routes.h"
 #include "server/replies.h"
 #include "server/router.h"
 #include "server/status_routes.h"
@@ -30,6 +32,7 @@ class ApiServerImpl final : public ApiServer {
       : engine_(engine), options_(std::move(options)), started_(std::time(nullptr)) {
     add_status_routes();
     add_control_routes();
+    add_openai_routes();
   }
 
   ~ApiServerImpl() override { stop(std::chrono::milliseconds(0)); }
@@ -98,6 +101,29 @@ class ApiServerImpl final : public ApiServer {
     add("POST", "/collective_rpc", Lane::kControl, on_engine(collective_rpc));
   }
 
+  void add_openai_routes() {
+    const auto on_routes = [this](auto operation) {
+      return
+          [this, operation](const HttpRequest& request) { return (openai_.*operation)(request); };
+    };
+    add("POST", "/tokenize", Lane::kInference, on_routes(&OpenAiRoutes::tokenize));
+    add("POST", "/detokenize", Lane::kInference, on_routes(&OpenAiRoutes::detokenize));
+    add("POST", "/abort_requests", Lane::kInference, on_routes(&OpenAiRoutes::abort_requests));
+    add("GET", "/load", Lane::kIo, [this](auto&) { return openai_.load(); });
+    add("GET", "/metrics", Lane::kIo,
+        [this](auto&) { return metrics_response(engine_, openai_.metrics()); });
+    const auto add_streaming = [this](std::string_view path, auto operation) {
+      routes_.push_back(Route{.method = "POST",
+                              .path = path,
+                              .lane = Lane::kInference,
+                              .handler = [this, operation](auto request, auto writer) {
+                                (openai_.*operation)(std::move(request), std::move(writer));
+                              }});
+    };
+    add_streaming("/v1/completions", &OpenAiRoutes::completions);
+    add_streaming("/v1/chat/completions", &OpenAiRoutes::chat_completions);
+  }
+
   void dispatch(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
     std::string allowed;
     const Route* route = find_route(routes_, request, allowed);
@@ -134,6 +160,7 @@ class ApiServerImpl final : public ApiServer {
   Engine& engine_;
   const ApiServerOptions options_;
   const std::int64_t started_;
+  OpenAiRoutes openai_{engine_};
   std::vector<Route> routes_;
   WorkerPool inference_{kInferenceThreads, kInferenceQueue};
   WorkerPool control_{kControlThreads, kControlQueue};

@@ -89,6 +89,8 @@ Json to_json(const EngineStatus& status) {
   out.add("is_paused", status.is_paused);
   out.add("accepts_requests", status.accepts_requests);
   out.add("load_progress", status.load_progress);
+  out.add("transition_phase", status.transition_phase);
+  out.add("transition_progress", status.transition_progress);
   out.add("requests_running", status.requests_running);
   out.add("requests_waiting", status.requests_waiting);
   out.add("blocks_total", status.blocks_total);

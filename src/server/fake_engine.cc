@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "testing/tiny_model.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace dormouse::server {
@@ -16,6 +17,12 @@ constexpr std::uint64_t kCacheBytes = 20 << 20;
 
 std::string_view name_of(PauseMode mode) {
   return mode == PauseMode::kAbort ? "abort" : mode == PauseMode::kWait ? "wait" : "keep";
+}
+
+std::shared_ptr<const text::ChatTemplate> chat_ml() {
+  auto chat = text::ChatTemplate::create(std::nullopt, "<|im_start|>", "<|im_end|>");
+  DM_CHECK(chat.has_value(), "the built-in template is valid");
+  return *chat;
 }
 
 void put_asleep(EngineStatus& status, const std::string& tag) {
@@ -36,7 +43,7 @@ void settle(EngineStatus& status) {
 
 }  // namespace
 
-FakeEngine::FakeEngine() : tokenizer_(byte_tokenizer()) {
+FakeEngine::FakeEngine() : tokenizer_(byte_tokenizer()), chat_(chat_ml()) {
   status_.state = EngineState::kRunning;
   status_.weights_valid = true;
   status_.accepts_requests = true;
@@ -69,6 +76,16 @@ void FakeEngine::set_reply(std::string_view text) {
         {.token = token, .logprob = -0.5F, .top = {{token, -0.5F}, {byte_token('z'), next}}});
   }
   set_reply([tokens](const Request&) { return tokens; });
+}
+
+void FakeEngine::set_failure(Error error) {
+  const std::lock_guard lock(mutex_);
+  failure_ = std::move(error);
+}
+
+void FakeEngine::set_endless(bool endless) {
+  const std::lock_guard lock(mutex_);
+  endless_ = endless;
 }
 
 void FakeEngine::hold_requests(bool hold) {
@@ -148,12 +165,15 @@ Result<RequestId> FakeEngine::submit(Request request, OutputSink sink) {
 
 void FakeEngine::answer(RequestId id, const Request& request, const OutputSink& sink) {
   std::function<std::vector<GeneratedToken>(const Request&)> reply;
+  std::optional<Error> failure;
   {
     const std::lock_guard lock(mutex_);
     reply = reply_;
+    failure = failure_;
   }
   const auto tokens = reply(request);
-  const std::size_t count = std::min<std::size_t>(tokens.size(), request.sampling.max_tokens);
+  const std::size_t most = failure ? 1 : request.sampling.max_tokens;
+  const std::size_t count = std::min<std::size_t>(tokens.size(), most);
   for (std::size_t i = 0; i < count; ++i) {
     {
       const std::lock_guard lock(mutex_);
@@ -165,11 +185,15 @@ void FakeEngine::answer(RequestId id, const Request& request, const OutputSink& 
   }
   {
     const std::lock_guard lock(mutex_);
-    if (held_.erase(id) == 0)
+    if (endless_ || held_.erase(id) == 0)
       return;
   }
   RequestOutput last{.id = id};
   last.finished = count < tokens.size() ? FinishReason::kLength : FinishReason::kStop;
+  if (failure) {
+    last.finished = FinishReason::kError;
+    last.error = *failure;
+  }
   last.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
   last.cached_tokens = last.prompt_tokens / 2;
   sink(std::move(last));

@@ -36,7 +36,10 @@ class FakeEngine final : public Engine {
   // What the next requests and calls meet.
   void set_reply(std::function<std::vector<GeneratedToken>(const Request&)> reply);
   void set_reply(std::string_view text);
-  void hold_requests(bool hold);
+  void set_failure(Error error);   // after one token, from now on
+  void set_endless(bool endless);  // after the reply a request hangs until it is aborted
+  void hold_requests(bool hold);   // hangs without any token
+
   void fail_next_control(Error error);
   void fail_next_submit(Error error);
   void hold_transitions(bool hold);
@@ -83,6 +86,8 @@ class FakeEngine final : public Engine {
   std::condition_variable changed_;
   EngineStatus status_;
   std::function<std::vector<GeneratedToken>(const Request&)> reply_;
+  std::optional<Error> failure_;
+  bool endless_ = false;
   bool hold_requests_ = false;
   bool hold_transitions_ = false;
   std::optional<Error> next_control_;

@@ -152,7 +152,7 @@ Result<HttpResponse> HttpClient::stream(std::string_view method, std::string_vie
     request += fmt::format("Content-Length: {}\r\n", body.size());
   request.append("\r\n").append(body);
   DM_TRY(send(request));
-  return receive_to(sink);
+  return receive_to(sink, method != "HEAD");
 }
 
 Status HttpClient::send(std::string_view bytes) {
@@ -179,7 +179,7 @@ Result<HttpResponse> HttpClient::receive() {
   return response;
 }
 
-Result<HttpResponse> HttpClient::receive_to(const BodySink& sink) {
+Result<HttpResponse> HttpClient::receive_to(const BodySink& sink, bool has_body) {
   HttpResponse response;
   do {
     DM_TRY_ASSIGN(response, read_head());
@@ -192,6 +192,8 @@ Result<HttpResponse> HttpClient::receive_to(const BodySink& sink) {
     return std::string_view();
   };
   response.content_type = header("content-type");
+  if (!has_body)
+    return response;
   if (header("transfer-encoding") == "chunked") {
     DM_TRY(read_chunked(sink));
   } else if (std::size_t length = 0; parse_number(header("content-length"), length)) {

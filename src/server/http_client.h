@@ -49,7 +49,7 @@ class HttpClient {
 
  private:
   explicit HttpClient(int socket, std::string host) : socket_(socket), host_(std::move(host)) {}
-  Result<HttpResponse> receive_to(const BodySink& sink);
+  Result<HttpResponse> receive_to(const BodySink& sink, bool has_body = true);
   Result<HttpResponse> read_head();
   Status read_sized(std::size_t bytes, const BodySink& sink);
   Status read_chunked(const BodySink& sink);

@@ -1,0 +1,93 @@
+#include "server/metrics_route.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "engine/counters.h"
+
+namespace dormouse::server {
+namespace {
+
+// Which of vLLM's three words describes the weights.
+std::string_view sleep_state(const EngineStatus& status) {
+  const auto& asleep = status.tags_asleep;
+  if (std::find(asleep.begin(), asleep.end(), kWeightsTag.name()) == asleep.end())
+    return "awake";
+  return status.sleep_level >= 2 ? "discard_all" : "weights_offloaded";
+}
+
+void write_state(const EngineStatus& status, PrometheusText& out) {
+  out.gauge("vllm:num_requests_running", "Requests being computed.", status.requests_running);
+  out.gauge("vllm:num_requests_waiting", "Requests that wait.", status.requests_waiting);
+  const double used =
+      status.blocks_total == 0 ? 0 : static_cast<double>(status.blocks_used) / status.blocks_total;
+  out.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", used);
+  out.gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", used);
+  out.family("vllm:engine_sleep_state", "gauge", "1 for the state that the weights are in.");
+  for (const std::string_view state : {"awake", "weights_offloaded", "discard_all"})
+    out.series(state == sleep_state(status) ? 1 : 0, label("sleep_state", state));
+  out.family("vllm:cache_config_info", "gauge", "How the KV cache is laid out.");
+  out.series(1, fmt::format("{},{}", label("block_size", std::to_string(status.block_size)),
+                            label("num_gpu_blocks", std::to_string(status.blocks_total))));
+  out.family("dormouse:engine_state", "gauge", "1 for the state that the engine is in.");
+  out.series(1, label("state", to_string(status.state)));
+  out.gauge("dormouse:accepts_requests", "1 if a request would be served now.",
+            status.accepts_requests ? 1 : 0);
+}
+
+void write_memory(const EngineStatus& status, PrometheusText& out) {
+  out.family("dormouse:mem_tag_bytes", "gauge", "Bytes of each memory tag, by where they are.");
+  for (const auto& [tag, usage] : status.memory) {
+    const std::pair<std::string_view, std::uint64_t> states[] = {{"mapped", usage.mapped},
+                                                                 {"asleep", usage.asleep},
+                                                                 {"backed_up", usage.backed_up},
+                                                                 {"leaked", usage.leaked}};
+    for (const auto& [state, bytes] : states)
+      out.series(static_cast<double>(bytes),
+                 fmt::format("{},{}", label("tag", tag), label("state", state)));
+  }
+  out.family("dormouse:mem_tag_generation", "gauge", "How often each tag has been mapped.");
+  for (const auto& [tag, usage] : status.memory)
+    out.series(static_cast<double>(usage.generation), label("tag", tag));
+  out.gauge("dormouse:last_transition_seconds", "How long the last sleep or wake-up took.",
+            status.last_transition.total_ms / 1e3);
+}
+
+void write_counters(const EngineCounters& counters, PrometheusText& out) {
+  const auto count = [&](std::string_view name, std::string_view help, std::uint64_t value) {
+    out.counter(name, help, static_cast<double>(value));
+  };
+  count("vllm:prompt_tokens_total", "Prompt tokens computed or found.", counters.prompt_tokens);
+  count("vllm:generation_tokens_total", "Tokens generated.", counters.generation_tokens);
+  count("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+        counters.prefix_cache_queries);
+  count("vllm:prefix_cache_hits_total", "Of those, found.", counters.prefix_cache_hits);
+  count("vllm:gpu_prefix_cache_queries_total", "The same under its older name.",
+        counters.prefix_cache_queries);
+  count("vllm:gpu_prefix_cache_hits_total", "The same under its older name.",
+        counters.prefix_cache_hits);
+  count("vllm:num_preemptions_total", "Requests preempted.", counters.preemptions);
+  count("dormouse:steps_total", "Model steps.", counters.steps);
+  count("dormouse:sleeps_total", "Completed sleeps.", counters.sleeps);
+  count("dormouse:wake_ups_total", "Completed wake-ups.", counters.wake_ups);
+  count("dormouse:transition_failures_total", "Sleeps and wake-ups that failed.",
+        counters.transition_failures);
+  out.counter("dormouse:sleep_seconds_total", "Time spent falling asleep.", counters.sleep_seconds);
+  out.counter("dormouse:wake_up_seconds_total", "Time spent waking up.", counters.wake_up_seconds);
+}
+
+}  // namespace
+
+HttpResponse metrics_response(const Engine& engine, const RequestMetrics& requests) {
+  const EngineStatus status = engine.status();
+  PrometheusText out(
+      fmt::format("{},{}", label("model_name", status.served_model_name), label("engine", "0")));
+  write_state(status, out);
+  write_memory(status, out);
+  write_counters(engine.counters(), out);
+  requests.write(out);
+  return {.body = out.take(), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+}
+
+}  // namespace dormouse::server
