@@ -18,6 +18,21 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
+// Numbers that Unicode 16 and 17 have added to what utf8proc knows.
+bool is_new_number(char32_t c) {
+  static constexpr std::array<std::array<char32_t, 2>, 9> kRanges{{{0x10D40, 0x10D49},
+                                                                   {0x116D0, 0x116E3},
+                                                                   {0x11BF0, 0x11BF9},
+                                                                   {0x11DE0, 0x11DE9},
+                                                                   {0x16130, 0x16139},
+                                                                   {0x16D70, 0x16D79},
+                                                                   {0x16FF4, 0x16FF6},
+                                                                   {0x1CCF0, 0x1CCF9},
+                                                                   {0x1E5F1, 0x1E5FA}}};
+  return std::any_of(kRanges.begin(), kRanges.end(),
+                     [&](const auto& range) { return c >= range[0] && c <= range[1]; });
+}
+
 utf8proc_propval_t combining_class(utf8proc_int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
@@ -52,6 +67,8 @@ CharClass class_of(char32_t code_point) {
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
       return CharClass::kNumber;
+    case UTF8PROC_CATEGORY_CN:
+      return is_new_number(code_point) ? CharClass::kNumber : CharClass::kOther;
     default:
       return CharClass::kOther;
   }

@@ -1,4 +1,5 @@
-// The few Unicode properties that pre-tokenisers ask for. Unicode 15.0 (utf8proc 2.8).
+// The few Unicode properties that pre-tokenisers ask for. Letters and
+// spaces are those of Unicode 15.0 (utf8proc 2.8), numbers those of Unicode 17.0.
 #pragma once
 
 #include <cstdint>
