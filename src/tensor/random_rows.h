@@ -36,7 +36,7 @@ inline std::vector<std::byte> random_rows(format::GgmlType type, std::size_t row
       const float steps = type == GgmlType::kQ8_0 ? 74.0F : type == GgmlType::kQ5_0 ? 9.0F : 4.6F;
       put(block, f16_from_f32(value / steps));
       if (type == GgmlType::kQ4_1)
-        put(block + 2, f16_from_f32(scale * normal(random)));
+        put(block + 2, f16_from_f32(-7.5F * value / steps + 0.1F * scale * normal(random)));
     }
   }
   return bytes;

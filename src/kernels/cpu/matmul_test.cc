@@ -67,9 +67,9 @@ struct MatmulTest : testing::TestWithParam<std::tuple<Isa, GgmlType>> {
 INSTANTIATE_TEST_SUITE_P(Kernels, MatmulTest,
                          testing::Combine(testing::ValuesIn(supported_isas()),
                                           testing::ValuesIn(kPackableTypes)),
-                         [](const auto& info) {
-                           return std::string(to_string(std::get<0>(info.param))) + "_" +
-                                  std::string(type_name(std::get<1>(info.param)));
+                         [](const auto& each) {
+                           return std::string(to_string(std::get<0>(each.param))) + "_" +
+                                  std::string(type_name(std::get<1>(each.param)));
                          });
 
 TEST_P(MatmulTest, AgreesWithDoublePrecision) {

@@ -131,7 +131,8 @@ inline void quant_tile(const Block* blocks, const Activations& x, std::size_t ro
     }
 }
 
-// clang-format off: each needs the one before
+// Each needs the one before.
+// clang-format off
 #include "kernels/cpu/rowwise.inc"
 #include "kernels/cpu/matmul.inc"
 #include "kernels/cpu/attention.inc"
