@@ -7,8 +7,8 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS dormouse ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/dormouse DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-if(TARGET dormouse_command)
-  install(TARGETS dormouse_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET dormouse_cli)
+  install(TARGETS dormouse_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
 set(DM_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/dormouse)

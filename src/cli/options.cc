@@ -1,0 +1,231 @@
+#include "cli/options.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/units.h"
+
+namespace dormouse::cli {
+namespace {
+
+constexpr const char* kExitCodes =
+    "Exit codes: 0 done; 1 failed; 2 wrong command line; 3 no server answers; 4 the server "
+    "refused;\n"
+    "130 interrupted.";
+
+ExitCode usage_error(const std::string& message) {
+  std::fprintf(stderr, "dormouse: %s\n", message.c_str());
+  return kExitUsage;
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames())
+      flags.push_back("--" + name);
+    for (const std::string& name : option->get_fnames())
+      flags.push_back("--" + name);
+  }
+  for (const CLI::App* subcommand : app.get_subcommands(nullptr))
+    flags.push_back(subcommand->get_name());
+  return flags;
+}
+
+// Words that no option took: an error that names the near one.
+ExitCode check_extras(const CLI::App& app) {
+  std::vector<std::string> extras = app.remaining(true);
+  if (extras.empty())
+    return kExitOk;
+  const auto flag = std::find_if(extras.begin(), extras.end(),
+                                 [](const std::string& word) { return word.starts_with("-"); });
+  const std::string word = flag == extras.end() ? extras.front() : *flag;
+  const std::string name = word.substr(0, word.find('='));
+  const CLI::App* scope = &app;
+  for (const CLI::App* chosen : app.get_subcommands())
+    scope = chosen;
+  std::string near = nearest(name, flags_of(*scope));
+  if (near.empty() && scope != &app)
+    near = nearest(name, flags_of(app));
+  return usage_error(fmt::format("unknown argument {}{}", word,
+                                 near.empty() ? ". See --help" : ". Did you mean " + near + "?"));
+}
+
+// Runs the parser; kExitOk: go on. `done` is set where help was printed.
+ExitCode parse(CLI::App& app, int argc, char** argv, bool& done) {
+  app.allow_extras();
+  app.footer(kExitCodes);
+  done = false;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    done = true;
+    return static_cast<ExitCode>(app.exit(help));
+  } catch (const CLI::ParseError& error) {
+    if (const ExitCode extras = check_extras(app); extras != kExitOk)
+      return extras;
+    return usage_error(error.what());
+  }
+  return check_extras(app);
+}
+
+Status read_sizes(const std::string& kv_cache, const std::string& host_limit,
+                  EngineConfig& config) {
+  if (!kv_cache.empty()) {
+    const auto bytes = parse_bytes(kv_cache, "--kv-cache-memory-bytes");
+    if (!bytes)
+      return tl::unexpected(bytes.error());
+    config.kv_cache_memory_bytes = *bytes;
+  }
+  if (!host_limit.empty()) {
+    const auto bytes = parse_bytes(host_limit, "--host-memory-limit");
+    if (!bytes)
+      return tl::unexpected(bytes.error());
+    config.host_memory_limit = *bytes;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
+  ServeOptions options;
+  EngineConfig& engine = options.engine;
+  options.api.http.port = 8000;
+  std::string device = "host", kv_cache, host_limit;
+  double shutdown_seconds = 30;
+  CLI::App app("Serve a model over HTTP, with an API like OpenAI's", "dormouse serve");
+
+  app.add_option("MODEL", engine.model, "The model: a .gguf file")->required();
+  app.add_option("--served-model-name", engine.served_model_name,
+                 "Its name in the API [the file's name]");
+  app.add_option("--device", device, "Where it runs: host")->capture_default_str();
+  app.add_option("--threads", engine.threads, "Threads that compute [one for each core]")
+      ->check(CLI::Range(1U, 1024U));
+
+  const char* memory = "Sleep and memory";
+  app.add_flag("--enable-sleep-mode,!--no-enable-sleep-mode", engine.enable_sleep_mode,
+               "Allow /sleep and /wake_up [on]")
+      ->group(memory);
+  app.add_option(
+         "--weight-backup", engine.weight_backup,
+         "The host copy of weights that a level-1 sleep makes: retain it after the wake-up, "
+         "release it, or read the file again")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, WeightBackup>{{"retain", WeightBackup::kRetain},
+                                              {"release", WeightBackup::kRelease},
+                                              {"file", WeightBackup::kFile}}))
+      ->default_str("retain")
+      ->group(memory);
+  app.add_option("--kv-cache-memory-bytes", kv_cache,
+                 "Size of the KV cache, as 512M or 2GiB [room for max-num-seqs]")
+      ->group(memory);
+  app.add_option("--host-memory-limit", host_limit, "Most bytes for backups [what is available]")
+      ->group(memory);
+
+  const char* scheduling = "Scheduling";
+  app.add_option("--max-model-len", engine.max_model_len, "Context, in tokens [the model's]")
+      ->group(scheduling);
+  app.add_option("--max-num-seqs", engine.max_num_seqs, "Sequences that run at the same time")
+      ->check(CLI::Range(1U, 65536U))
+      ->capture_default_str()
+      ->group(scheduling);
+  app.add_option("--max-num-batched-tokens", engine.max_num_batched_tokens, "Tokens in one step")
+      ->check(CLI::Range(1U, 1U << 20))
+      ->capture_default_str()
+      ->group(scheduling);
+  app.add_option("--block-size", engine.block_size, "Tokens in one KV block")
+      ->check(CLI::Range(1U, 1024U))
+      ->capture_default_str()
+      ->group(scheduling);
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", engine.enable_prefix_caching,
+               "Share the KV blocks of equal prompt beginnings [on]")
+      ->group(scheduling);
+
+  const char* network = "Server";
+  app.add_option("--host", options.api.http.host, "Address; any but loopback needs --api-key")
+      ->capture_default_str()
+      ->group(network);
+  app.add_option("--port", options.api.http.port, "0: the system picks one")
+      ->capture_default_str()
+      ->group(network);
+  app.add_option("--api-key", options.api.api_key, "Key that every call but /health must carry")
+      ->envname("DORMOUSE_API_KEY")
+      ->group(network);
+  app.add_option("--shutdown-timeout", shutdown_seconds,
+                 "Seconds that requests under way get after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group(network);
+  app.add_option("--log-level", options.log_level, "debug, info, warning, error or off")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
+                                                                  {"info", LogLevel::kInfo},
+                                                                  {"warning", LogLevel::kWarning},
+                                                                  {"error", LogLevel::kError},
+                                                                  {"off", LogLevel::kOff}}))
+      ->default_str("info")
+      ->group(network);
+
+  bool done = false;
+  if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
+    return code;
+  if (device != "host")
+    return usage_error(
+        fmt::format("--device {}: this build runs on the host's CPU only; use "
+                    "--device host",
+                    device));
+  if (const Status sizes = read_sizes(kv_cache, host_limit, engine); !sizes)
+    return usage_error(sizes.error().message);
+  options.shutdown_timeout =
+      std::chrono::milliseconds(static_cast<std::int64_t>(shutdown_seconds * 1e3));
+  return options;
+}
+
+std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
+  CtlOptions options;
+  CLI::App app("See and steer a running server", "dormouse ctl");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--url", options.url, "Address of the server")
+      ->envname("DORMOUSE_URL")
+      ->default_str("http://127.0.0.1:8000");
+  app.add_option("--api-key", options.api_key, "Its key")->envname("DORMOUSE_API_KEY");
+  app.add_flag("--json", options.json, "Print the server's answer as it is");
+
+  CLI::App* status = app.add_subcommand("status", "State, and bytes of each memory tag");
+  CLI::App* sleep = app.add_subcommand("sleep", "Put the engine to sleep");
+  sleep
+      ->add_option("--level", options.level,
+                   "0: pause; 1: weights to host memory, KV cache dropped; 2: both dropped")
+      ->check(CLI::Range(0, 2))
+      ->capture_default_str();
+  sleep->add_option("--mode", options.mode, "Requests under way: abort, wait or keep [abort]")
+      ->check(CLI::IsMember({"abort", "wait", "keep"}));
+  sleep->add_option("--timeout-ms", options.timeout_ms, "Longest wait of --mode wait")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
+  CLI::App* wake = app.add_subcommand("wake", "Wake the engine");
+  wake->add_option("--tags", options.tags, "Only these: weights, kv_cache")->delimiter(',');
+  CLI::App* top = app.add_subcommand("top", "The status, again and again");
+  top->add_option("--interval", options.interval_seconds, "Seconds between two looks")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->capture_default_str();
+  top->add_option("--count", options.refreshes, "Looks before it ends [until interrupted]")
+      ->check(CLI::Range(1, 1 << 30));
+  for (CLI::App* subcommand : {status, sleep, wake, top})
+    subcommand->allow_extras();
+
+  bool done = false;
+  if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
+    return code;
+  if (options.url.empty())
+    options.url = "http://127.0.0.1:8000";
+  options.action = sleep->parsed()  ? CtlAction::kSleep
+                   : wake->parsed() ? CtlAction::kWake
+                   : top->parsed()  ? CtlAction::kTop
+                                    : CtlAction::kStatus;
+  return options;
+}
+
+}  // namespace dormouse::cli

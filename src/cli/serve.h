@@ -1,0 +1,9 @@
+// dormouse serve: one engine behind its HTTP server, until a signal ends it.
+#pragma once
+
+namespace dormouse::cli {
+
+// Ends on SIGTERM or SIGINT: requests under way get the shutdown timeout, a second signal none.
+int run_serve(int argc, char** argv);
+
+}  // namespace dormouse::cli
