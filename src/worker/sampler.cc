@@ -43,8 +43,9 @@ bool needs_history(const SamplingParams& params) {
 }
 
 GeneratedToken Sampler::sample(const SampleInput& input, const SamplingParams& params) {
-  DM_CHECK(!input.logits.empty() && input.prompt_length <= input.history.size(),
-           "logits and a prompt within the history");
+  DM_CHECK(!input.logits.empty(), "no logits");
+  DM_CHECK(!needs_history(params) || input.prompt_length <= input.history.size(),
+           "the prompt is longer than the history");
   const std::span<const float> logits =
       changes_logits(input, params) ? adjust(input, params) : input.logits;
   GeneratedToken result;

@@ -210,6 +210,11 @@ TEST(Sampler, MinPKeepsWhatIsLikelyBesideTheMostLikely) {
   EXPECT_EQ(support(equals, {.min_p = 1.0F}), (std::set<TokenId>{0, 1}));
 }
 
+TEST(Sampler, WithoutPenaltiesThePromptNeedNotBeThere) {
+  const std::vector<float> logits = {1, 3, 2};
+  EXPECT_EQ(greedy({.logits = logits, .prompt_length = 7}, {}), 1);
+}
+
 TEST(Sampler, LogitBiasIsAddedAndUnknownIdsAreIgnored) {
   const std::vector<float> logits = {1, 2, 3};
   EXPECT_EQ(greedy({.logits = logits}, {.logit_bias = {{0, 2.5F}}}), 0);
