@@ -1,6 +1,7 @@
 // The filters, tests, methods and functions that templates may name.
 #pragma once
 
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,10 @@ Result<bool> apply_test(std::string_view name, const Value& input, const Argumen
 // object.name(arguments)
 Result<Value> call_method(const Value& object, std::string_view name, const Arguments& arguments,
                           Budget& budget);
+
+// The functions range() and strftime_now().
+Result<Value> range(const Arguments& arguments, Budget& budget);
+Result<Value> strftime_now(const Arguments& arguments, std::time_t now);
 
 // The string operations that filters and methods share.
 MarkedString strip(const MarkedString& text, std::string_view characters, bool left, bool right);

@@ -438,14 +438,14 @@ class Interpreter {
 
   Result<Value> call_builtin(std::string_view name, const Arguments& arguments) {
     if (name == "range")
-      return range(arguments);
+      return range(arguments, budget_);
     if (name == "raise_exception") {
       const Value* message = arguments.find(0, "message");
       DM_TRY_ASSIGN(const MarkedString text, to_text(message ? *message : Value(), budget_));
       return wrong(text.text());
     }
     if (name == "strftime_now")
-      return strftime_now(arguments);
+      return strftime_now(arguments, now_);
     Map map;
     if (!arguments.positional.empty()) {
       if (!arguments.positional[0].is_map())
@@ -457,41 +457,6 @@ class Interpreter {
     if (name == "dict")
       return Value::map(std::move(map));
     return Value::name_space(namespaces_.emplace_back(Namespace{std::move(map)}));
-  }
-
-  Result<Value> range(const Arguments& arguments) {
-    std::array<std::int64_t, 3> given{0, 0, 1};
-    const std::size_t count = arguments.positional.size();
-    if (count < 1 || count > 3)
-      return wrong("range needs one to three integers");
-    for (std::size_t i = 0; i < count; ++i) {
-      const Value& argument = arguments.positional[i];
-      if (!argument.is_number() || argument.is_real() ||
-          std::abs(argument.as_integer()) > static_cast<std::int64_t>(Budget::kMaxSteps))
-        return wrong("range needs integers up to a million");
-      given[count == 1 ? 1 : i] = argument.as_integer();
-    }
-    const auto [start, stop, step] = given;
-    if (step == 0)
-      return wrong("the step of a range is zero");
-    std::vector<Value> items;
-    for (std::int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
-      DM_TRY(budget_.spend());
-      items.push_back(Value::integer(i));
-    }
-    return Value::list(std::move(items));
-  }
-
-  Result<Value> strftime_now(const Arguments& arguments) {
-    const Value* format = arguments.find(0, "format");
-    if (format == nullptr || !format->is_string() || format->as_string().size() > 256)
-      return wrong("strftime_now needs a format");
-    std::tm local{};
-    localtime_r(&now_, &local);
-    std::array<char, 4096> buffer;
-    const std::size_t size =
-        std::strftime(buffer.data(), buffer.size(), format->as_string().text().c_str(), &local);
-    return Value::trusted(std::string(buffer.data(), size));
   }
 
   std::time_t now_;
