@@ -134,6 +134,12 @@ class ApiServerImpl final : public ApiServer {
                      .headers = {{"WWW-Authenticate", "Bearer"}}});
       return;
     }
+    if (!open && options_.api_key.empty() && is_from_foreign_page(request)) {
+      writer->reply(error_response(403,
+                                   "web pages of other hosts may not call a server without "
+                                   "an API key"));
+      return;
+    }
     if (route == nullptr) {
       HttpResponse response = allowed.empty()
                                   ? error_response(404, "Not Found")

@@ -231,6 +231,17 @@ TEST_F(ApiServerTest, AKeyGuardsEverythingButHealthAndPing) {
   EXPECT_EQ(call("POST", "/sleep", "", {{"Authorization", "Bearer secret"}}).status, 200);
 }
 
+TEST_F(ApiServerTest, AForeignWebPageCannotControlAServerWithoutAKey) {
+  for (const char* origin : {"http://evil.example", "http://localhost.evil.example", "null",
+                             "http://evil.example:8000", "http://[::2]:80"}) {
+    EXPECT_EQ(call("POST", "/sleep", "", {{"Origin", origin}}).status, 403) << origin;
+    EXPECT_EQ(call("GET", "/health", "", {{"Origin", origin}}).status, 200) << origin;
+  }
+  EXPECT_TRUE(engine_.calls().empty());
+  for (const char* origin : {"http://localhost:3000", "http://127.0.0.1", "http://[::1]:80"})
+    EXPECT_EQ(call("GET", "/status", "", {{"Origin", origin}}).status, 200) << origin;
+}
+
 TEST_F(ApiServerTest, AnOpenAddressNeedsAKey) {
   const auto refused = ApiServer::start(engine_, {.http = {.host = "0.0.0.0"}});
   ASSERT_FALSE(refused);

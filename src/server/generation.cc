@@ -69,7 +69,7 @@ void Generation::submit() {
     if (aborted_)
       parts_.engine.abort(*id);
   }
-  parts_.metrics->accepted(parts_.request.n, parts_.request.sampling.max_tokens);
+  parts_.metrics->accepted(parts_.request.n, engine_request(0).sampling.max_tokens);
   parts_.writer->post([self] { self->begin(); });
 }
 

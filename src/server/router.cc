@@ -20,6 +20,19 @@ const Route* find_route(const std::vector<Route>& routes, const HttpRequest& req
   return nullptr;
 }
 
+bool is_from_foreign_page(const HttpRequest& request) {
+  std::string_view origin = request.header("origin");
+  if (origin.empty())
+    return false;
+  const std::size_t scheme = origin.find("://");
+  if (scheme == std::string_view::npos)
+    return true;
+  origin.remove_prefix(scheme + 3);
+  const std::size_t end = origin.starts_with('[') ? origin.find(']') + 1 : origin.find(':');
+  const std::string_view host = origin.substr(0, end);
+  return host != "localhost" && host != "127.0.0.1" && host != "[::1]";
+}
+
 bool is_authorized(const HttpRequest& request, std::string_view key) {
   constexpr std::string_view kScheme = "Bearer ";
   std::string_view given = request.header("authorization");

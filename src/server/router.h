@@ -25,6 +25,10 @@ struct Route {
 const Route* find_route(const std::vector<Route>& routes, const HttpRequest& request,
                         std::string& allowed);
 
+// Whether a browser sent this on behalf of a web page that is not this machine's own. Without a key
+// such a page could put the engine to sleep.
+bool is_from_foreign_page(const HttpRequest& request);
+
 // Whether the request carries "Authorization: Bearer KEY". Takes the same time for every wrong key.
 bool is_authorized(const HttpRequest& request, std::string_view key);
 
