@@ -114,7 +114,9 @@ void EngineCore::step() {
   deliver(scheduler_->fail_step(plan, result.error()));
 }
 
+// Publishes first: whoever sees its last event finds its blocks given back.
 void EngineCore::deliver(std::vector<RequestOutput> outputs) {
+  publish();
   for (RequestOutput& output : outputs) {
     const auto sink = sinks_.find(output.id);
     if (sink == sinks_.end())

@@ -26,8 +26,8 @@ struct TinyModelOptions {
   format::GgmlType type = format::GgmlType::kF32;
   std::uint32_t layers = 2;
   std::uint32_t embd = 64;
-  std::uint32_t heads = 4;
-  std::uint32_t kv_heads = 2;
+  std::uint32_t heads = 2;
+  std::uint32_t kv_heads = 1;
   std::uint32_t ffn = 128;
   std::uint32_t context = 512;
   bool tied = false;  // the output matrix is the embedding

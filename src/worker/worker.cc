@@ -179,7 +179,7 @@ Result<StepResult> Worker::execute(const StepPlan& plan, std::span<const TokenId
       continue;
     const SampleInput input{.logits = logits.subspan(result.sampled.size() * vocab, vocab),
                             .history = entry.history,
-                            .prompt_length = entry.prompt_length,
+                            .prompt_length = entry.history.empty() ? 0 : entry.prompt_length,
                             .sample_index = entry.sample_index,
                             .end_tokens = end_tokens};
     result.sampled.push_back({entry.id, sampler_.sample(input, *entry.sampling)});
