@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <filesystem>
+
 #include "base/check.h"
 #include "base/log.h"
 #include "executor/uniproc_executor.h"
@@ -17,7 +19,9 @@ std::unique_ptr<Engine> Engine::start(EngineConfig config) {
 EngineCore::EngineCore(EngineConfig config, const ExecutorFactory& make_executor)
     : config_(std::move(config)), executor_(make_executor(config_)) {
   status_.model_path = config_.model;
-  status_.served_model_name = config_.served_model_name;
+  status_.served_model_name = config_.served_model_name.empty()
+                                  ? std::filesystem::path(config_.model).stem().string()
+                                  : config_.served_model_name;
   thread_ = std::thread([this] { run(); });
 }
 
