@@ -152,6 +152,20 @@ std::string tag_line(const std::string& tag, const Json& usage) {
                      bytes("asleep"), bytes("backed_up"), bytes("leaked"));
 }
 
+// What a transition did to the memory, in words.
+std::string moved(const Json& reply) {
+  if (const double freed = number(reply, "freed_bytes"); freed > 0)
+    return fmt::format("; {} given back", format_bytes(freed));
+  const Json* receipt = reply.find("receipt");
+  const Json* tags = receipt == nullptr ? nullptr : receipt->find("tags");
+  double mapped = 0;
+  if (tags != nullptr && tags->object() != nullptr) {
+    for (const auto& [tag, bytes] : *tags->object())
+      mapped += number(bytes, "mapped");
+  }
+  return mapped > 0 ? fmt::format("; {} mapped", format_bytes(mapped)) : "";
+}
+
 }  // namespace
 
 std::string status_table(const Json& status) {
@@ -187,12 +201,8 @@ std::string transition_table(const Json& reply) {
     out += fmt::format(" at level {}", text(reply, "sleep_level"));
   if (!is_true(reply, "changed"))
     out += " already; nothing changed\n";
-  else if (const double freed = number(reply, "freed_bytes"); freed >= 0)
-    out += fmt::format(" after {}; {} given back\n", format_duration(number(reply, "seconds")),
-                       format_bytes(freed));
   else
-    out += fmt::format(" after {}; {} taken\n", format_duration(number(reply, "seconds")),
-                       format_bytes(-freed));
+    out += fmt::format(" after {}{}\n", format_duration(number(reply, "seconds")), moved(reply));
   if (const Json* tags = reply.find("tags"); tags != nullptr && tags->object() != nullptr) {
     for (const auto& [tag, state] : *tags->object())
       out += fmt::format("  {:<12} {}\n", tag, state.string() != nullptr ? *state.string() : "");

@@ -182,5 +182,14 @@ TEST(Ctl, ShowsWhatASleepDid) {
             "  unmap        12.5 ms\n");
 }
 
+TEST(Ctl, ShowsWhatAWakeUpMapped) {
+  const auto reply =
+      server::parse_json(R"({"state":"running","changed":true,"freed_bytes":0,"seconds":2,)"
+                         R"("receipt":{"tags":{"a":{"mapped":1024},"b":{"mapped":1024}}}})");
+  EXPECT_EQ(transition_table(*reply), "running after 2.00 s; 2.0 KiB mapped\n");
+  const auto idle = server::parse_json(R"({"state":"running","changed":false})");
+  EXPECT_EQ(transition_table(*idle), "running already; nothing changed\n");
+}
+
 }  // namespace
 }  // namespace dormouse::cli

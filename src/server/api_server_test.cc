@@ -180,6 +180,15 @@ TEST_F(ApiServerTest, ReadinessSaysWhyNot) {
                            R"("reason":"the engine is asleep at level 2; POST /wake_up"})");
 }
 
+TEST_F(ApiServerTest, ReadinessNamesInvalidWeightsBeforeThePause) {
+  engine_.change_status([](EngineStatus& status) {
+    status.state = EngineState::kPaused;
+    status.weights_valid = false;
+  });
+  EXPECT_EQ(member(get("/health/ready"), "reason"),
+            "\"the weights are not loaded; POST /reload_weights\"");
+}
+
 TEST_F(ApiServerTest, StatusHoldsBytesByTagAndTheLastTransition) {
   ASSERT_EQ(post("/sleep").status, 200);
   const HttpResponse response = get("/status");

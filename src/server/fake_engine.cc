@@ -13,6 +13,7 @@ namespace dormouse::server {
 namespace {
 
 constexpr std::uint64_t kWeightBytes = 100 << 20;
+constexpr std::chrono::seconds kWait{30};
 constexpr std::uint64_t kCacheBytes = 20 << 20;
 
 std::string_view name_of(PauseMode mode) {
@@ -129,23 +130,36 @@ std::size_t FakeEngine::aborted() const {
   return aborted_;
 }
 
-void FakeEngine::wait_for_held(std::size_t count) {
+template <class Condition>
+void FakeEngine::wait_until(Condition condition) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return held_.size() >= count; });
+  DM_CHECK(changed_.wait_for(lock, kWait, condition), "what the test waits for did not happen");
+}
+
+void FakeEngine::wait_for_held(std::size_t count) {
+  wait_until([&] { return held_.size() >= count; });
 }
 
 void FakeEngine::wait_for_aborted(std::size_t count) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return aborted_ >= count; });
+  wait_until([&] { return aborted_ >= count; });
 }
 
 void FakeEngine::wait_for_call(const std::string& call) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return std::count(calls_.begin(), calls_.end(), call) > 0; });
+  wait_until([&] { return std::count(calls_.begin(), calls_.end(), call) > 0; });
+}
+
+void FakeEngine::set_on_submit(std::function<void()> hook) {
+  const std::lock_guard lock(mutex_);
+  on_submit_ = std::move(hook);
 }
 
 Result<RequestId> FakeEngine::submit(Request request, OutputSink sink) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  if (const auto hook = on_submit_) {
+    lock.unlock();
+    hook();
+    lock.lock();
+  }
   if (const auto error = std::exchange(next_submit_, std::nullopt))
     return tl::unexpected(*error);
   if (!status_.accepts_requests)

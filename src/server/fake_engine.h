@@ -40,6 +40,7 @@ class FakeEngine final : public Engine {
   void set_endless(bool endless);  // after the reply a request hangs until it is aborted
   void hold_requests(bool hold);   // hangs without any token
 
+  void set_on_submit(std::function<void()> hook);  // runs within each submit
   void fail_next_control(Error error);
   void fail_next_submit(Error error);
   void hold_transitions(bool hold);
@@ -49,7 +50,8 @@ class FakeEngine final : public Engine {
   std::vector<std::string> calls() const;  // "sleep level=1 mode=abort" ...
   std::vector<Request> requests() const;
   std::size_t aborted() const;
-  // Waits until so many requests are held, or were aborted.
+  // Wait until so many requests are held, or were aborted, or a call came; stop the test if none
+  // does.
   void wait_for_held(std::size_t count);
   void wait_for_aborted(std::size_t count);
   void wait_for_call(const std::string& call);
@@ -72,6 +74,8 @@ class FakeEngine final : public Engine {
   std::shared_ptr<const text::ChatTemplate> chat_template() const override { return chat_; }
 
  private:
+  template <class Condition>
+  void wait_until(Condition condition);
   struct Held {
     OutputSink sink;
     std::uint32_t prompt_tokens;
@@ -86,6 +90,7 @@ class FakeEngine final : public Engine {
   std::condition_variable changed_;
   EngineStatus status_;
   std::function<std::vector<GeneratedToken>(const Request&)> reply_;
+  std::function<void()> on_submit_;
   std::optional<Error> failure_;
   bool endless_ = false;
   bool hold_requests_ = false;

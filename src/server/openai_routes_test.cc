@@ -275,6 +275,19 @@ TEST_F(OpenAiTest, AbortRequestsEndsThoseNamedWithReasonAbort) {
   EXPECT_EQ(get("/load").body, R"({"server_load":0})");
 }
 
+TEST_F(OpenAiTest, AnAbortAmidTheSubmissionsReachesEverySequence) {
+  engine_.hold_requests(true);
+  engine_.set_on_submit([this] {
+    engine_.set_on_submit({});
+    EXPECT_EQ(post("/abort_requests", R"({"request_ids":["cmpl-early"]})").body,
+              R"({"status":"aborted","aborted":0})");
+  });
+  const HttpResponse response =
+      call("POST", "/v1/completions", R"({"prompt":"x","n":2})", {{"X-Request-Id", "early"}});
+  EXPECT_EQ(choice(response.body, "finish_reason", 0), "\"abort\"");
+  EXPECT_EQ(choice(response.body, "finish_reason", 1), "\"abort\"");
+}
+
 TEST_F(OpenAiTest, ARefusedSequenceRefusesTheWholeRequest) {
   engine_.fail_next_submit({ErrorCode::kUnavailable, "asleep; POST /wake_up"});
   const HttpResponse response = post("/v1/completions", R"({"prompt":"x","n":2,"stream":true})");

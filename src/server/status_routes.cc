@@ -19,6 +19,8 @@ std::string not_ready_reason(const EngineStatus& status) {
     case EngineState::kPausing:
       return "the engine is about to pause";
     case EngineState::kPaused:
+      if (!status.weights_valid)
+        break;
       return "the engine is paused; POST /resume";
     case EngineState::kSleeping:
       return "the engine is falling asleep";
