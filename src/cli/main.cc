@@ -1,7 +1,9 @@
 #include <cstdio>
 #include <string_view>
 
+#include "cli/bench.h"
 #include "cli/ctl.h"
+#include "cli/demo.h"
 #include "cli/options.h"
 #include "cli/serve.h"
 #include "cli/units.h"
@@ -19,6 +21,8 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"serve", "serve a model over HTTP", run_serve},
     {"ctl", "see and steer a running server: status, sleep, wake, top", run_ctl},
+    {"demo", "sleep and wake a model in every way, and compare every answer", run_demo},
+    {"bench", "measure sleep and speed, with a limit or a peer beside each figure", run_bench},
 };
 
 void print_usage(std::FILE* out) {

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 
 #include "cli/units.h"
 
@@ -84,6 +86,20 @@ Status read_sizes(const std::string& kv_cache, const std::string& host_limit,
       return tl::unexpected(bytes.error());
     config.host_memory_limit = *bytes;
   }
+  return {};
+}
+
+// Without a name, the model that tools/fetch_model.sh leaves in ${DORMOUSE_CACHE} or .cache.
+Status find_model(std::string& path) {
+  if (path.empty()) {
+    const char* cache = std::getenv("DORMOUSE_CACHE");
+    path = fmt::format("{}/SmolLM2-135M-Instruct.Q4_1.gguf", cache ? cache : ".cache");
+  }
+  if (!std::filesystem::exists(path))
+    return fail(ErrorCode::kNotFound,
+                fmt::format("there is no model {}. Name a .gguf file, or fetch the small one with "
+                            "tools/fetch_model.sh",
+                            path));
   return {};
 }
 
@@ -225,6 +241,82 @@ std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
                    : wake->parsed() ? CtlAction::kWake
                    : top->parsed()  ? CtlAction::kTop
                                     : CtlAction::kStatus;
+  return options;
+}
+
+std::variant<DemoOptions, ExitCode> parse_demo(int argc, char** argv) {
+  DemoOptions options;
+  options.engine.max_model_len = 2048;
+  std::string kv_cache = "128MiB";
+  CLI::App app(
+      "Put an engine to sleep and wake it in every way, and compare every answer, token ids and\n"
+      "log probabilities, with the one before. What each sleep gives back is measured from outside",
+      "dormouse demo");
+  app.add_option("MODEL", options.engine.model, "The model [what tools/fetch_model.sh fetched]");
+  app.add_flag("--json", options.json, "Print one line of JSON and nothing else");
+  app.add_option("--prompts", options.prompts, "Prompts, 5 to over 512 tokens long")
+      ->check(CLI::Range(1U, 1000U))
+      ->capture_default_str();
+  app.add_option("--tokens", options.tokens, "Tokens of each answer")
+      ->check(CLI::Range(1U, 1000U))
+      ->capture_default_str();
+  app.add_option("--cycles", options.cycles, "Cycles of each way to sleep")
+      ->check(CLI::Range(1U, 100000U))
+      ->capture_default_str();
+  app.add_option("--kv-cache-memory-bytes", kv_cache, "Size of the KV cache")
+      ->capture_default_str();
+  app.add_option("--threads", options.engine.threads, "Threads that compute [one for each core]")
+      ->check(CLI::Range(1U, 1024U));
+
+  bool done = false;
+  if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
+    return code;
+  if (const Status sizes = read_sizes(kv_cache, {}, options.engine); !sizes)
+    return usage_error(sizes.error().message);
+  if (const Status found = find_model(options.engine.model); !found)
+    return usage_error(found.error().message);
+  return options;
+}
+
+std::variant<BenchOptions, ExitCode> parse_bench(int argc, char** argv) {
+  BenchOptions options;
+  options.engine.max_model_len = 2048;
+  std::string bytes;
+  CLI::App app("Measure, with the machine's own limit or a peer beside each figure",
+               "dormouse bench");
+  app.require_subcommand(1);
+  CLI::App* sleep = app.add_subcommand("sleep", "Sleep and wake-up, beside a bare copy");
+  sleep->add_option("--bytes", bytes, "Instead of a model an allocation of this size, as 1GiB");
+  CLI::App* serve = app.add_subcommand("serve", "Tokens per second, beside llama.cpp");
+  serve->add_option(
+      "--peer-server", options.peer_server,
+      "Path of llama.cpp's llama-server, to be measured on the same file and threads");
+  for (CLI::App* kind : {sleep, serve}) {
+    kind->add_option("MODEL", options.engine.model,
+                     "The model [what tools/fetch_model.sh fetched]");
+    kind->add_flag("--json", options.json, "Print one line of JSON and nothing else");
+    kind->add_option("--rounds", options.rounds, "Rounds, of which the median counts")
+        ->check(CLI::Range(1U, 1000U))
+        ->capture_default_str();
+    kind->add_option("--threads", options.engine.threads, "Threads [one for each core]")
+        ->check(CLI::Range(1U, 1024U));
+    kind->allow_extras();
+  }
+
+  bool done = false;
+  if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
+    return code;
+  options.kind = serve->parsed() ? BenchKind::kServe : BenchKind::kSleep;
+  if (!bytes.empty()) {
+    const auto size = parse_bytes(bytes, "--bytes");
+    if (!size)
+      return usage_error(size.error().message);
+    options.bytes = *size;
+  }
+  if (options.bytes > 0)
+    return options;
+  if (const Status found = find_model(options.engine.model); !found)
+    return usage_error(found.error().message);
   return options;
 }
 

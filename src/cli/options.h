@@ -1,4 +1,4 @@
-// The command line of `serve` and `ctl`, read and checked.
+// The command line of every subcommand, read and checked.
 #pragma once
 
 #include <chrono>
@@ -44,8 +44,29 @@ struct CtlOptions {
   int refreshes = 0;              // top: 0 for ever
 };
 
+struct DemoOptions {
+  EngineConfig engine;
+  bool json = false;
+  std::uint32_t prompts = 30;
+  std::uint32_t tokens = 48;  // of each answer
+  std::uint32_t cycles = 2;   // of each phase
+};
+
+enum class BenchKind { kSleep, kServe };
+
+struct BenchOptions {
+  BenchKind kind = BenchKind::kSleep;
+  EngineConfig engine;
+  bool json = false;
+  std::uint32_t rounds = 5;
+  std::uint64_t bytes = 0;  // sleep: of an allocation instead of a model; 0: the model
+  std::string peer_server;  // serve: path of llama.cpp's llama-server; empty: none
+};
+
 // The options, or what to exit with after help or an error has been printed.
 std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv);
 std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv);
+std::variant<DemoOptions, ExitCode> parse_demo(int argc, char** argv);
+std::variant<BenchOptions, ExitCode> parse_bench(int argc, char** argv);
 
 }  // namespace dormouse::cli

@@ -1,0 +1,28 @@
+// What a benchmark hands back, and the arithmetic that all share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/json.h"
+
+namespace dormouse::cli {
+
+struct BenchReport {
+  std::string text;
+  server::Json json;
+};
+
+double median(std::vector<double> values);  // of at least one
+double best(const std::vector<double>& milliseconds);
+
+// {"median": ..., "best": ...}
+server::Json times_json(const std::vector<double>& milliseconds);
+
+double gigabytes_per_second(std::uint64_t bytes, double milliseconds);
+
+// Processor, cores and the load that was on them: what a reader needs to judge a figure.
+server::Json machine_json();
+
+}  // namespace dormouse::cli
