@@ -58,7 +58,8 @@ function(dm_test folder)
   target_compile_options(${folder}_test PRIVATE -Wno-conversion)
   set_property(GLOBAL APPEND PROPERTY DM_TESTS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
-  set_tests_properties(${folder} PROPERTIES TIMEOUT 600)
+  # One at a time: some compare figures of the whole machine (shared memory in use) around what they do.
+  set_tests_properties(${folder} PROPERTIES TIMEOUT 600 RESOURCE_LOCK shared_memory)
 endfunction()
 
 enable_testing()
