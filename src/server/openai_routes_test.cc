@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "server/server_fixture.h"
+#include "server/fake_server.h"
 
 namespace dormouse::server {
 namespace {
