@@ -24,8 +24,8 @@ def read_table(text):
 
 
 def for_tests(path):
-    """A test, or what stands beside tests to help them: x_test.cc, fake_x.h, anything in testing/."""
-    return path.endswith("_test.cc") or path.split("/")[-1].startswith("fake_") or path.startswith("testing/")
+    """A test, or what stands beside tests to help them: x_test.cc, fake_x.h, x_fixture.h, anything in testing/."""
+    return path.endswith(("_test.cc", "_fixture.h")) or path.split("/")[-1].startswith("fake_") or path.startswith("testing/")
 
 
 def own_include_allowed(folder, path, header, allowed):
@@ -39,7 +39,7 @@ def own_include_allowed(folder, path, header, allowed):
 
 def place_allowed(path, places):
     """A place is a folder (`server/`, `/cuda/` at any depth), a file, or the ending of a name."""
-    return any(path.endswith(place) if place.endswith(".cc") and "/" not in place
+    return any(path.endswith(place) if place.startswith("_")
                else place in "/" + path if place.startswith("/") else path.startswith(place)
                for place in places)
 

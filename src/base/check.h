@@ -9,23 +9,23 @@ namespace dormouse::detail {
                                const std::string& message);
 }
 
-#define DM_CHECK(condition, message)                                                \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
-      ::dormouse::detail::check_failed(#condition, __FILE__, __LINE__, (message));  \
+#define DM_CHECK(condition, message)                                               \
+  do {                                                                             \
+    if (!(condition)) [[unlikely]]                                                 \
+      ::dormouse::detail::check_failed(#condition, __FILE__, __LINE__, (message)); \
   } while (false)
 
-#define DM_TRY(expression)                                          \
-  do {                                                              \
-    if (auto dm_status = (expression); !dm_status) [[unlikely]]     \
-      return tl::unexpected(std::move(dm_status).error());          \
+#define DM_TRY(expression)                                      \
+  do {                                                          \
+    if (auto dm_status = (expression); !dm_status) [[unlikely]] \
+      return tl::unexpected(std::move(dm_status).error());      \
   } while (false)
 
 #define DM_CONCAT_(a, b) a##b
 #define DM_CONCAT(a, b) DM_CONCAT_(a, b)
-#define DM_TRY_ASSIGN_(temporary, target, expression)  \
-  auto temporary = (expression);                       \
-  if (!temporary) [[unlikely]]                         \
+#define DM_TRY_ASSIGN_(temporary, target, expression)    \
+  auto temporary = (expression);                         \
+  if (!temporary) [[unlikely]]                           \
     return tl::unexpected(std::move(temporary).error()); \
   target = std::move(*temporary)
 #define DM_TRY_ASSIGN(target, expression) \

@@ -174,8 +174,8 @@ TEST(Ctl, ShowsStatusAsATable) {
 
 TEST(Ctl, ShowsWhatASleepDid) {
   const auto reply = server::parse_json(
-      R"({"state":"asleep","sleep_level":1,"changed":true,"freed_bytes":125829120,"seconds":0.0125,)"
-      R"("tags":{"kv_cache":"asleep"},"receipt":{"phases_ms":{"unmap":12.5}}})");
+      R"({"state":"asleep","sleep_level":1,"changed":true,"freed_bytes":125829120,)"
+      R"("seconds":0.0125,"tags":{"kv_cache":"asleep"},"receipt":{"phases_ms":{"unmap":12.5}}})");
   EXPECT_EQ(transition_table(*reply),
             "asleep at level 1 after 12.5 ms; 120.0 MiB given back\n"
             "  kv_cache     asleep\n"

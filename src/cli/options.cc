@@ -103,23 +103,8 @@ Status find_model(std::string& path) {
   return {};
 }
 
-}  // namespace
-
-std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
-  ServeOptions options;
-  EngineConfig& engine = options.engine;
-  options.api.http.port = 8000;
-  std::string device = "host", kv_cache, host_limit;
-  double shutdown_seconds = 30;
-  CLI::App app("Serve a model over HTTP, with an API like OpenAI's", "dormouse serve");
-
-  app.add_option("MODEL", engine.model, "The model: a .gguf file")->required();
-  app.add_option("--served-model-name", engine.served_model_name,
-                 "Its name in the API [the file's name]");
-  app.add_option("--device", device, "Where it runs: host")->capture_default_str();
-  app.add_option("--threads", engine.threads, "Threads that compute [one for each core]")
-      ->check(CLI::Range(1U, 1024U));
-
+void add_memory_options(CLI::App& app, EngineConfig& engine, std::string& kv_cache,
+                        std::string& host_limit) {
   const char* memory = "Sleep and memory";
   app.add_flag("--enable-sleep-mode,!--no-enable-sleep-mode", engine.enable_sleep_mode,
                "Allow /sleep and /wake_up [on]")
@@ -139,7 +124,9 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
       ->group(memory);
   app.add_option("--host-memory-limit", host_limit, "Most bytes for backups [what is available]")
       ->group(memory);
+}
 
+void add_scheduling_options(CLI::App& app, EngineConfig& engine) {
   const char* scheduling = "Scheduling";
   app.add_option("--max-model-len", engine.max_model_len, "Context, in tokens [the model's]")
       ->group(scheduling);
@@ -158,7 +145,9 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", engine.enable_prefix_caching,
                "Share the KV blocks of equal prompt beginnings [on]")
       ->group(scheduling);
+}
 
+void add_server_options(CLI::App& app, ServeOptions& options, double& shutdown_seconds) {
   const char* network = "Server";
   app.add_option("--host", options.api.http.host, "Address; any but loopback needs --api-key")
       ->capture_default_str()
@@ -183,6 +172,29 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
                                                                   {"off", LogLevel::kOff}}))
       ->default_str("info")
       ->group(network);
+}
+
+}  // namespace
+
+std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
+  ServeOptions options;
+  EngineConfig& engine = options.engine;
+  options.api.http.port = 8000;
+  std::string device = "host";
+  CLI::App app("Serve a model over HTTP, with an API like OpenAI's", "dormouse serve");
+
+  app.add_option("MODEL", engine.model, "The model: a .gguf file")->required();
+  app.add_option("--served-model-name", engine.served_model_name,
+                 "Its name in the API [the file's name]");
+  app.add_option("--device", device, "Where it runs: host")->capture_default_str();
+  app.add_option("--threads", engine.threads, "Threads that compute [one for each core]")
+      ->check(CLI::Range(1U, 1024U));
+
+  std::string kv_cache, host_limit;
+  add_memory_options(app, engine, kv_cache, host_limit);
+  add_scheduling_options(app, engine);
+  double shutdown_seconds = 30;
+  add_server_options(app, options, shutdown_seconds);
 
   bool done = false;
   if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <random>
 
-#include "device/host/host_memory.h"
 #include "dormouse/engine.h"
 #include "engine/counters.h"
+#include "testing/host_memory.h"
 #include "testing/tiny_model.h"
 #include "text/tokenizer.h"
 

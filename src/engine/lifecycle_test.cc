@@ -1,6 +1,8 @@
 // Several ranks, some of which fail: what the engine then says and does.
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "engine/engine_core.h"
 #include "engine/fake_executor.h"
 #include "testing/tiny_model.h"
@@ -67,10 +69,9 @@ TEST_F(LifecycleTest, EveryRankIsAskedThoughTheFirstFailed) {
 }
 
 TEST_F(LifecycleTest, ARegistrationThatWasNotRestoredDegradesTheEngineUntilTheNextWakeUp) {
-  for (auto& rank : ranks->ranks) {
+  for (auto& rank : ranks->ranks)
     rank.sleep_errors = {kBroken};
-    rank.state.restored = false;
-  }
+  ranks->ranks[0].state.restored = false;
   ASSERT_FALSE(engine->sleep({.level = 1}));
   const EngineStatus status = engine->status();
   EXPECT_EQ(status.state, EngineState::kDegraded);
@@ -104,6 +105,40 @@ TEST_F(LifecycleTest, NoStepRunsWhileAnyRankIsAsleep) {
   EXPECT_FALSE(submit());
   EXPECT_EQ(engine->resume().error().code, ErrorCode::kFailedPrecondition);
   EXPECT_EQ(ranks->steps, steps);
+}
+
+TEST_F(LifecycleTest, NoStepRunsBeforeEveryRankHasItsWeightsAgain) {
+  ASSERT_TRUE(engine->pause(PauseMode::kKeep, false));
+  ASSERT_TRUE(submit());
+  ASSERT_TRUE(engine->sleep({.level = 2, .mode = PauseMode::kKeep}));
+  ranks->ranks[0].state.weights_valid = false;
+  ASSERT_TRUE(engine->wake_up(std::nullopt));
+  EXPECT_EQ(submit().error().code, ErrorCode::kUnavailable);
+  for (int turn = 0; turn < 50; ++turn)
+    ASSERT_TRUE(engine->reset_prefix_cache(false)) << "gives the loop time for a step";
+  EXPECT_EQ(ranks->steps, 0U);
+}
+
+TEST_F(LifecycleTest, WhatWasCachedIsForgottenThoughOneRankKeptItsMemory) {
+  const auto hits_with_one_more_prompt = [&] {
+    Request request;
+    request.prompt.assign(40, 7);
+    request.sampling.max_tokens = 1;
+    std::promise<void> finished;
+    EXPECT_TRUE(engine->submit(request, [&](RequestOutput output) {
+      if (output.finished)
+        finished.set_value();
+    }));
+    finished.get_future().wait();
+    return engine->counters().prefix_cache_hits;
+  };
+  EXPECT_EQ(hits_with_one_more_prompt(), 0U);
+  const auto hits = hits_with_one_more_prompt();
+  EXPECT_GT(hits, 0U);
+  ranks->ranks[1].sleep_errors = {kBroken};
+  ASSERT_FALSE(engine->sleep({.level = 1}));
+  ASSERT_TRUE(engine->wake_up(std::nullopt));
+  EXPECT_EQ(hits_with_one_more_prompt(), hits);
 }
 
 TEST_F(LifecycleTest, AWakeUpThatComesDuringTheCommitWakesWhatFellAsleep) {

@@ -1,7 +1,7 @@
-// Where the keys and values of a block lie. A block is contiguous over all layers, so that it is the unit
-// that moves: [block][layer][K or V][kv head], and within a head f16 values, for K as
-// [head_dim][position in block], so that scores of neighbours are computed side by side, and for V as
-// [position in block][head_dim].
+// Where the keys and values of a block lie. A block is contiguous over all layers, so that it is
+// the unit that moves: [block][layer][K or V][kv head], and within a head f16 values, for K as
+// [head_dim][position in block], so that scores of neighbours are computed side by side, and for V
+// as [position in block][head_dim].
 #pragma once
 
 #include <cstddef>

@@ -322,16 +322,17 @@ TEST_F(OpenAiTest, MetricsCountWhatWasServed) {
   ASSERT_EQ(post("/v1/completions", R"({"prompt":""})").status, 400);
   const HttpResponse response = get("/metrics");
   EXPECT_EQ(response.content_type, "text/plain; version=0.0.4; charset=utf-8");
-  for (
-      const char* line :
-      {R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason="stop"} 1)",
-       R"(vllm:time_to_first_token_seconds_count{model_name="tiny",engine="0"} 1)",
-       R"(vllm:inter_token_latency_seconds_count{model_name="tiny",engine="0"} 4)",
-       R"(vllm:request_prompt_tokens_bucket{model_name="tiny",engine="0",le="5"} 1)",
-       R"(vllm:request_prompt_tokens_bucket{model_name="tiny",engine="0",le="2"} 0)",
-       R"(vllm:engine_sleep_state{model_name="tiny",engine="0",sleep_state="awake"} 1)",
-       R"(dormouse:requests_refused_total{model_name="tiny",engine="0",reason="invalid_argument"} 1)",
-       R"(dormouse:mem_tag_bytes{model_name="tiny",engine="0",tag="weights",state="mapped"} 104857600)"})
+  for (const char* line :
+       {R"(vllm:request_success_total{model_name="tiny",engine="0",finished_reason="stop"} 1)",
+        R"(vllm:time_to_first_token_seconds_count{model_name="tiny",engine="0"} 1)",
+        R"(vllm:inter_token_latency_seconds_count{model_name="tiny",engine="0"} 4)",
+        R"(vllm:request_prompt_tokens_bucket{model_name="tiny",engine="0",le="5"} 1)",
+        R"(vllm:request_prompt_tokens_bucket{model_name="tiny",engine="0",le="2"} 0)",
+        R"(vllm:engine_sleep_state{model_name="tiny",engine="0",sleep_state="awake"} 1)",
+        R"(dormouse:requests_refused_total{model_name="tiny",engine="0",)"
+        R"(reason="invalid_argument"} 1)",
+        R"(dormouse:mem_tag_bytes{model_name="tiny",engine="0",tag="weights",)"
+        R"(state="mapped"} 104857600)"})
     EXPECT_THAT(response.body, HasSubstr(std::string(line) + "\n"));
 }
 

@@ -1,5 +1,5 @@
-// Fails the n-th call that asks. Shared by every faulty decorator of one test, so that a sweep over n
-// visits each failure point of an operation in order.
+// Fails the n-th call that asks. Shared by every faulty decorator of one test, so that a sweep over
+// n visits each failure point of an operation in order.
 //
 // Threads: any.
 #pragma once

@@ -32,7 +32,7 @@ std::string text_of(const std::vector<MarkedPiece>& pieces) {
 }
 
 TEST(Jinja, GivesTheOraclesText) {
-  const auto lines = golden_lines(DM_GOLDEN_DIR "/jinja.txt");
+  const auto lines = golden_lines("jinja.txt");
   ASSERT_GT(lines.size(), 100U);
   for (const std::string& line : lines) {
     const auto [source, expected] = cut(line, '\t');

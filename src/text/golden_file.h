@@ -1,6 +1,7 @@
 // Reads the golden files of the tests: lines of escaped text. For tests only.
 #pragma once
 
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -33,10 +34,12 @@ inline std::pair<std::string, std::string> cut(const std::string& line, char sep
   return {line.substr(0, at), line.substr(at + 1)};
 }
 
-// The lines of a file but for comments.
-inline std::vector<std::string> golden_lines(const std::string& path) {
+// The lines of a golden file but for comments. Tests that run elsewhere than they were built say
+// where the files are by DORMOUSE_GOLDEN_DIR.
+inline std::vector<std::string> golden_lines(const std::string& name) {
+  const char* folder = std::getenv("DORMOUSE_GOLDEN_DIR");
   std::vector<std::string> lines;
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(std::string(folder ? folder : DM_GOLDEN_DIR) + "/" + name, std::ios::binary);
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with("# oracle"))
       lines.push_back(line);

@@ -21,7 +21,7 @@ const Golden& golden() {
   static const Golden kGolden = [] {
     Golden read;
     read.data.model = "gpt2";
-    for (const std::string& line : golden_lines(DM_GOLDEN_DIR "/tokenizer_small.txt")) {
+    for (const std::string& line : golden_lines("tokenizer_small.txt")) {
       const auto [kind, rest] = cut(line, ' ');
       if (kind == "token") {
         read.data.types.push_back(std::stoi(cut(rest, ' ').first));

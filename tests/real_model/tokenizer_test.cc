@@ -41,7 +41,7 @@ class RealTokenizer : public testing::Test {
 };
 
 TEST_F(RealTokenizer, GivesTheOraclesIds) {
-  const auto lines = golden_lines(DM_GOLDEN_DIR "/tokenizer_smollm2.txt");
+  const auto lines = golden_lines("tokenizer_smollm2.txt");
   ASSERT_GT(lines.size(), 1000U);
   for (const std::string& line : lines) {
     const TokenizerRow row = parse_tokenizer_row(cut(line, ' ').second);
