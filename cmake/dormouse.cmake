@@ -55,7 +55,6 @@ function(dm_test folder)
   find_package(GTest REQUIRED)
   add_executable(${folder}_test ${ARGN})
   target_link_libraries(${folder}_test PRIVATE dm_options dormouse dormouse_testing GTest::gtest GTest::gmock GTest::gtest_main)
-  target_compile_options(${folder}_test PRIVATE -Wno-conversion)
   set_property(GLOBAL APPEND PROPERTY DM_TESTS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   # One at a time: some compare figures of the whole machine (shared memory in use) around what they do.

@@ -81,8 +81,7 @@ TEST(ThreadPool, UsesNoProcessorTimeWhileIdle) {
   pool.parallel_for(4, [](std::size_t) {});
   constexpr std::chrono::milliseconds kIdle(200);
   const double before = processor_seconds();
-  std::this_thread::sleep_for(
-      std::chrono::milliseconds(200));  // allowed: the idle time is the test
+  std::this_thread::sleep_for(kIdle);  // allowed: the test is to be idle
   EXPECT_LT(processor_seconds() - before, 0.05);
 }
 

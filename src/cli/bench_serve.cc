@@ -165,7 +165,6 @@ Json to_json(const BenchOptions& options, const Workload& workload, const ServeF
                            {"model", options.engine.model},
                            {"threads", workload.threads},
                            {"rounds", options.rounds},
-                           {"machine", machine_json()},
                            {"dormouse", figures_json(ours)}};
   json.add("peer", peer ? figures_json(*peer) : Json());
   if (peer)

@@ -151,7 +151,6 @@ Json to_json(const Figures& figures) {
       {"what", figures.what},
       {"bytes", figures.bytes},
       {"threads", figures.threads},
-      {"machine", machine_json()},
       {"copied_out_bytes", std::move(copied_out)},
       {"sleep_ms", times_json(figures.sleep_ms)},
       {"wake_ms", times_json(figures.wake_ms)},

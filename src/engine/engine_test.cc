@@ -287,6 +287,27 @@ TEST_F(EngineTest, ASecondSleepGoesDeeper) {
   EXPECT_EQ(ask(20), before);
 }
 
+TEST_F(EngineTest, ALighterSleepCannotBringDiscardedWeightsBackAndSaysSo) {
+  ASSERT_TRUE(engine->sleep({.level = 2}));
+  EXPECT_EQ(engine->sleep({.level = 1}).error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_FALSE(engine->sleep({.level = 2})->changed);
+  ASSERT_TRUE(engine->wake_up(std::nullopt));
+  EXPECT_EQ(engine->sleep({.level = 1}).error().code, ErrorCode::kFailedPrecondition);
+  ASSERT_TRUE(engine->reload_weights());
+  EXPECT_TRUE(engine->sleep({.level = 1}));
+}
+
+TEST_F(EngineTest, ASleepAfterAPartialWakeUpPutsTheRestToSleepAgain) {
+  const auto before = ask(20);
+  ASSERT_TRUE(engine->sleep({.level = 1}));
+  ASSERT_TRUE(engine->wake_up(std::vector<std::string>{"kv_cache"}));
+  EXPECT_TRUE(engine->sleep({.level = 1})->changed);
+  for (const auto& [tag, usage] : engine->status().memory)
+    EXPECT_EQ(usage.mapped, 0U) << tag;
+  ASSERT_TRUE(engine->wake_up(std::nullopt));
+  EXPECT_EQ(ask(20), before);
+}
+
 TEST_F(EngineTest, TooLittleHostMemoryIsRefusedBeforeAnyRequestIsTouched) {
   EngineConfig poor = config();
   poor.host_memory_limit = 1000;

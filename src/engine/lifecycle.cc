@@ -81,6 +81,12 @@ Status Lifecycle::admits(Work work) const {
   return {};
 }
 
+bool Lifecycle::all_asleep() const {
+  return any_asleep() && std::ranges::all_of(ranks_.memory, [](const auto& entry) {
+           return entry.second.mapped == 0;
+         });
+}
+
 void Lifecycle::begin_loading() {
   state_ = EngineState::kLoading;
 }

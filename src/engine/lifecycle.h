@@ -29,6 +29,7 @@ class Lifecycle {
   const std::vector<std::string>& tags_asleep() const { return ranks_.tags_asleep; }
   bool weights_valid() const { return ranks_.weights_valid; }
   bool any_asleep() const { return !ranks_.tags_asleep.empty(); }
+  bool all_asleep() const;  // and there is something
   bool is_paused() const { return paused_; }
   bool is_sleeping() const { return paused_ || any_asleep() || state_ == EngineState::kDegraded; }
   bool is_loaded() const { return loaded_; }

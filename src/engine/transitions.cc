@@ -85,8 +85,12 @@ void EngineCore::answer(Result<TransitionReport> result) {
 
 std::optional<Result<TransitionReport>> EngineCore::begin(const SleepAction& sleep) {
   const int level = sleep.options.level;
-  const bool deeper = level > lifecycle_.level();
-  if (lifecycle_.any_asleep() && lifecycle_.level() > 0 && !deeper)
+  if (level == 1 && !lifecycle_.weights_valid())
+    return fail(
+        ErrorCode::kFailedPrecondition,
+        "The weights were discarded, so level 1 has nothing to keep. Use level 2, or wake up "
+        "and load them first: POST /wake_up, POST /reload_weights.");
+  if (lifecycle_.all_asleep() && level <= lifecycle_.level())
     return report(false);
   if (active_->cancelled)
     return fail(ErrorCode::kCancelled, "The sleep was cancelled by a later call.");

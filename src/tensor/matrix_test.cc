@@ -38,10 +38,10 @@ TEST(Dequantize, ReadsBlocksOfFourBits) {
   const auto shifted =
       values_of(GgmlType::kQ4_1, block_with({half, f16_from_f32(-3.0F)}, 0, false), 32);
   for (int j = 0; j < 16; ++j) {
-    EXPECT_EQ(centred[j], 0.5F * (j - 8));
-    EXPECT_EQ(centred[j + 16], 0.5F * (15 - j - 8));
-    EXPECT_EQ(shifted[j], 0.5F * j - 3.0F);
-    EXPECT_EQ(shifted[j + 16], 0.5F * (15 - j) - 3.0F);
+    EXPECT_EQ(centred[j], 0.5F * static_cast<float>(j - 8));
+    EXPECT_EQ(centred[j + 16], 0.5F * static_cast<float>(15 - j - 8));
+    EXPECT_EQ(shifted[j], 0.5F * static_cast<float>(j) - 3.0F);
+    EXPECT_EQ(shifted[j + 16], 0.5F * static_cast<float>(15 - j) - 3.0F);
   }
 }
 

@@ -119,13 +119,13 @@ TEST_P(MatmulTest, AddsToWhatIsThere) {
 TEST_P(MatmulTest, ExtremesDoNotOverflow) {
   if (!quantized)
     return;
-  for (const std::uint8_t pattern : {0xff, 0x00, 0x80, 0x7f}) {
+  for (const int pattern : {0xff, 0x00, 0x80, 0x7f}) {
     const GgmlType type = std::get<1>(GetParam());
     std::vector<std::byte> bytes = random_rows(type, kTileRows, kCols, 8);
     const format::BlockShape shape = format::block_shape(type);
     for (std::size_t at = 0; at < bytes.size(); at += shape.bytes)
       for (std::size_t i = type == GgmlType::kQ4_1 ? 4 : 2; i < shape.bytes; ++i)
-        bytes[at + i] = std::byte{pattern};
+        bytes[at + i] = static_cast<std::byte>(pattern);
     const PackedRows extreme(type, kTileRows, kCols, bytes);
     for (const float sign : {1.0F, -1.0F}) {
       const Inputs same(kernels, std::vector<float>(kCols, sign), kCols);
