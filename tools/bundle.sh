@@ -17,8 +17,8 @@ install -s -m 755 "$bin/dormouse" "$out/bin/"
 for program in "$bin"/*_test; do
   install -s -m 755 "$program" "$out/tests/"
 done
-mkdir "$out/tests/golden"
-install -m 644 tests/golden/* "$out/tests/golden/"
+mkdir "$out/golden"
+install -m 644 tests/golden/* "$out/golden/"
 install -m 755 tools/bundle/run_tests.sh "$out/"
 install -m 644 LICENSE "$out/"
 sed "s/@VERSION@/$version/" tools/bundle/README-BUNDLE >"$out/README-BUNDLE"

@@ -2,7 +2,7 @@
 # Runs every unit test program of this bundle and ends with the line `N passed, N failed`, which counts
 # programs. DORMOUSE_MODEL=FILE.gguf also runs what needs a real model.
 cd "$(dirname "$0")" || exit 1
-export DORMOUSE_GOLDEN_DIR="$PWD/tests/golden"
+export DORMOUSE_GOLDEN_DIR="$PWD/golden"
 passed=0
 failed=0
 for program in tests/*_test; do

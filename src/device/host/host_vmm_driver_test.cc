@@ -77,7 +77,7 @@ TEST_F(HostVmm, LackOfMemoryIsAnError) {
   ASSERT_TRUE(small.release(block));
   const BlockHandle again = *small.create(kSize);
   ASSERT_TRUE(small.release(again));
-  EXPECT_EQ(driver.create(std::size_t{1} << 62).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(driver.create(std::size_t{1} << 63).error().code, ErrorCode::kResourceExhausted);
 }
 
 TEST_F(HostVmm, TheCopierCopiesEveryByteWithAnyNumberOfThreads) {
