@@ -61,6 +61,13 @@ struct GeneratedToken {
 enum class FinishReason { kStop, kLength, kAbort, kError };
 std::string_view to_string(FinishReason reason);
 
+// Where a request's time went, seconds.
+struct RequestTimes {
+  double queued = 0;   // until it was first computed
+  double prefill = 0;  // from there to its first token
+  double decode = 0;   // from there to its end
+};
+
 // One event of a request. Every accepted request gets any number of tokens and then exactly one
 // event with `finished`, after which nothing more comes.
 struct RequestOutput {
@@ -72,6 +79,7 @@ struct RequestOutput {
   std::uint32_t prompt_tokens = 0;    // with `finished`
   std::uint32_t cached_tokens = 0;    // prompt tokens found in the prefix cache
   std::uint32_t preemptions = 0;
+  RequestTimes times = {};  // with `finished`
 };
 
 // Called on the engine's thread, must not block and must not call the engine back, `abort`

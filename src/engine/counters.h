@@ -6,6 +6,10 @@
 
 namespace dormouse {
 
+// Up to how many tokens a step has to count in a bucket.
+inline constexpr std::array<double, 13> kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                            512, 1024, 2048, 4096, 8192, 16384};
+
 struct EngineCounters {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t generation_tokens = 0;
@@ -16,6 +20,9 @@ struct EngineCounters {
   std::uint64_t requests_accepted = 0;
   std::uint64_t requests_refused = 0;
   std::uint64_t steps = 0;
+  std::uint64_t step_tokens = 0;  // computed in them: of prompts and of answers
+  // Steps by their tokens; the last counts those above every bound.
+  std::array<std::uint64_t, kStepTokenBounds.size() + 1> steps_by_tokens = {};
   std::uint64_t sleeps = 0;    // completed, of level 1 and deeper or of the KV cache alone
   std::uint64_t wake_ups = 0;  // completed
   std::uint64_t transition_failures = 0;

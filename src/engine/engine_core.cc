@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/check.h"
@@ -105,11 +106,8 @@ void EngineCore::step() {
   const StepPlan plan = scheduler_->plan();
   if (plan.sequences.empty())
     return wait_for_work();
+  note_step(plan);
   auto result = executor_->execute(plan, end_tokens_);
-  {
-    const std::lock_guard lock(mutex_);
-    ++counters_.steps;
-  }
   if (result) {
     deliver(scheduler_->complete(plan, *result));
     return;
@@ -118,17 +116,49 @@ void EngineCore::step() {
   deliver(scheduler_->fail_step(plan, result.error()));
 }
 
+void EngineCore::note_step(const StepPlan& plan) {
+  const auto now = Clock::now();
+  for (const ScheduledSequence& sequence : plan.sequences)
+    if (const auto caller = callers_.find(sequence.id);
+        caller != callers_.end() && !caller->second.computed)
+      caller->second.computed = now;
+  const auto bucket = std::ranges::lower_bound(kStepTokenBounds, plan.total_tokens);
+  const std::lock_guard lock(mutex_);
+  ++counters_.steps;
+  counters_.step_tokens += plan.total_tokens;
+  ++counters_.steps_by_tokens[static_cast<std::size_t>(bucket - kStepTokenBounds.begin())];
+}
+
+RequestTimes EngineCore::Caller::times_until(Clock::time_point now) const {
+  const auto seconds = [](Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+  };
+  const auto first_computed = computed.value_or(now);
+  const auto first_token = answered.value_or(now);
+  return {.queued = seconds(arrived, first_computed),
+          .prefill = seconds(first_computed, first_token),
+          .decode = seconds(first_token, now)};
+}
+
 // Publishes first: whoever sees its last event finds its blocks given back.
 void EngineCore::deliver(std::vector<RequestOutput> outputs) {
   publish();
+  const auto now = Clock::now();
   for (RequestOutput& output : outputs) {
-    const auto sink = sinks_.find(output.id);
-    if (sink == sinks_.end())
+    const auto found = callers_.find(output.id);
+    if (found == callers_.end())
       continue;
-    const OutputSink call = output.finished ? std::move(sink->second) : sink->second;
-    if (output.finished)
-      sinks_.erase(sink);
-    call(std::move(output));
+    Caller& caller = found->second;
+    if (!output.tokens.empty() && !caller.answered)
+      caller.answered = now;
+    if (!output.finished) {
+      caller.sink(std::move(output));
+      continue;
+    }
+    output.times = caller.times_until(now);
+    const OutputSink sink = std::move(caller.sink);
+    callers_.erase(found);
+    sink(std::move(output));
   }
 }
 
@@ -145,7 +175,7 @@ void EngineCore::take_inbox() {
     everything = std::exchange(abort_everything_, false);
   }
   for (Arrival& arrival : arrivals) {
-    sinks_.emplace(arrival.id, std::move(arrival.sink));
+    callers_.emplace(arrival.id, Caller{std::move(arrival.sink), arrival.arrived});
     if (Status added = scheduler_->add(arrival.id, std::move(arrival.request)); !added)
       deliver({{.id = arrival.id, .finished = FinishReason::kError, .error = added.error()}});
   }

@@ -57,6 +57,15 @@ class EngineCore final : public Engine {
     RequestId id;
     Request request;
     OutputSink sink;
+    Clock::time_point arrived;
+  };
+  // Whoever waits for a request's outputs, and when what happened to it.
+  struct Caller {
+    OutputSink sink;
+    Clock::time_point arrived;
+    std::optional<Clock::time_point> computed = std::nullopt;  // first
+    std::optional<Clock::time_point> answered = std::nullopt;  // with its first token
+    RequestTimes times_until(Clock::time_point now) const;
   };
 
   Result<TransitionReport> carry_out(ControlAction action);
@@ -66,6 +75,7 @@ class EngineCore final : public Engine {
   Status load();
   void take_inbox();
   void step();
+  void note_step(const StepPlan& plan);
   void deliver(std::vector<RequestOutput> outputs);
   void wait_for_work();
   void publish();
@@ -108,7 +118,7 @@ class EngineCore final : public Engine {
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<TokenId> end_tokens_;
-  std::unordered_map<RequestId, OutputSink> sinks_;
+  std::unordered_map<RequestId, Caller> callers_;
   bool draining_ = false;
 
   mutable std::mutex mutex_;

@@ -1,9 +1,12 @@
 // A real engine over a tiny model, from the outside.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <filesystem>
+#include <future>
 #include <random>
+#include <thread>
 
 #include "dormouse/engine.h"
 #include "engine/counters.h"
@@ -158,6 +161,40 @@ TEST_F(EngineTest, AnswersTheSameAfterEveryKindOfSleep) {
     ASSERT_TRUE(engine->wake_up(std::vector<std::string>{"kv_cache"}));
     EXPECT_EQ(ask_all(), first) << "partial";
   }
+}
+
+TEST_F(EngineTest, TellsWhereTheTimeOfARequestWent) {
+  ASSERT_TRUE(engine->pause(PauseMode::kKeep, false));
+  std::promise<RequestOutput> last;
+  const auto sink = [&](RequestOutput output) {
+    if (output.finished)
+      last.set_value(std::move(output));
+  };
+  const auto submitted = std::chrono::steady_clock::now();
+  ASSERT_TRUE(engine->submit(request(100, 20), sink));
+  std::this_thread::sleep_for(milliseconds(20));
+  ASSERT_TRUE(engine->resume());
+  const RequestTimes times = last.get_future().get().times;
+  const std::chrono::duration<double> all = std::chrono::steady_clock::now() - submitted;
+  EXPECT_GE(times.queued, 0.02);
+  EXPECT_GT(times.prefill, 0);
+  EXPECT_GT(times.decode, 0);
+  EXPECT_LE(times.queued + times.prefill + times.decode, all.count());
+}
+
+TEST_F(EngineTest, CountsStepsByTheirTokens) {
+  const EngineCounters before = engine->counters();
+  ask(100, 4);  // the prompt in steps of 64 and 36 tokens, then three of one
+  const EngineCounters after = engine->counters();
+  EXPECT_EQ(after.steps - before.steps, 5U);
+  EXPECT_EQ(after.step_tokens - before.step_tokens, 103U);
+  const auto up_to = [&](double bound) {
+    const auto bucket = std::ranges::find(kStepTokenBounds, bound) - kStepTokenBounds.begin();
+    const auto i = static_cast<std::size_t>(bucket);
+    return after.steps_by_tokens[i] - before.steps_by_tokens[i];
+  };
+  EXPECT_EQ(up_to(1), 3U);
+  EXPECT_EQ(up_to(64), 2U);
 }
 
 TEST_F(EngineTest, TheMemoryIsBackWhenTheAnswerToSleepComes) {

@@ -35,7 +35,7 @@ Result<RequestId> EngineCore::submit(Request request, OutputSink sink) {
   if (!request.sampling.seeded)
     request.sampling.seed = seeds_();
   ++counters_.requests_accepted;
-  arrivals_.push_back({++last_id_, std::move(request), std::move(sink)});
+  arrivals_.push_back({++last_id_, std::move(request), std::move(sink), Clock::now()});
   wake_.notify_one();
   return last_id_;
 }
