@@ -139,6 +139,8 @@ TEST(Serve, AWrongCommandLineSaysWhatToDo) {
   EXPECT_EQ(serve({"x.gguf", "--kv-cache-memory-bytes", "lots"}).error,
             "dormouse: --kv-cache-memory-bytes: \"lots\" is not a size like 512M, 2GiB or "
             "1073741824\n");
+  for (const char* seconds : {"nan", "-nan", "inf", "-1", "86401", "x", ""})
+    EXPECT_EQ(serve({"x.gguf", "--shutdown-timeout", seconds}).code, kExitUsage) << seconds;
   EXPECT_EQ(serve({}).code, kExitUsage);
   EXPECT_EQ(serve({"x.gguf", "--port", "70000"}).code, kExitUsage);
   const Outcome help = serve({"--help"});

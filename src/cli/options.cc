@@ -35,6 +35,18 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return flags;
 }
 
+// Like CLI::Range, but not for what compares with nothing.
+CLI::Validator seconds_between(double least, double most) {
+  return CLI::Validator(
+      [least, most](const std::string& text) {
+        double value = 0;
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+        return fits ? std::string()
+                    : fmt::format("{} is not a number of seconds from {} to {}", text, least, most);
+      },
+      "");
+}
+
 // Words that no option took: an error that names the near one.
 ExitCode check_extras(const CLI::App& app) {
   std::vector<std::string> extras = app.remaining(true);
@@ -160,7 +172,7 @@ void add_server_options(CLI::App& app, ServeOptions& options, double& shutdown_s
       ->group(network);
   app.add_option("--shutdown-timeout", shutdown_seconds,
                  "Seconds that requests under way get after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(seconds_between(0, 86400))
       ->capture_default_str()
       ->group(network);
   app.add_option("--log-level", options.log_level, "debug, info, warning, error or off")
@@ -237,7 +249,7 @@ std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
   wake->add_option("--tags", options.tags, "Only these: weights, kv_cache")->delimiter(',');
   CLI::App* top = app.add_subcommand("top", "The status, again and again");
   top->add_option("--interval", options.interval_seconds, "Seconds between two looks")
-      ->check(CLI::Range(0.05, 3600.0))
+      ->check(seconds_between(0.05, 3600))
       ->capture_default_str();
   top->add_option("--count", options.refreshes, "Looks before it ends [until interrupted]")
       ->check(CLI::Range(1, 1 << 30));

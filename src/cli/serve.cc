@@ -24,19 +24,35 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStopGrace{2'000};  // for answers that are complete but not yet sent
 constexpr milliseconds kPoll{100};
 
-sigset_t stop_signals() {
+sigset_t own_signals() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1})
+    sigaddset(&set, signal);
   return set;
 }
 
-// Whether a stop signal came within this time. The signals are blocked in every thread.
-bool stop_requested(milliseconds wait) {
-  const sigset_t set = stop_signals();
+void log_status(const EngineStatus& status) {
+  std::string bytes;
+  for (const auto& [tag, usage] : status.memory)
+    bytes += fmt::format(" {}_mapped={} {}_asleep={} {}_backed_up={}", tag, usage.mapped, tag,
+                         usage.asleep, tag, usage.backed_up);
+  log(LogLevel::kInfo, "cli", "status state={} level={} requests_running={} requests_waiting={}{}",
+      to_string(status.state), status.sleep_level, status.requests_running, status.requests_waiting,
+      bytes);
+}
+
+// Whether a signal to stop came within this time; others are answered. All are blocked in every
+// thread.
+bool stop_requested(const Engine& engine, milliseconds wait) {
+  const sigset_t set = own_signals();
   const timespec limit{.tv_sec = wait.count() / 1000, .tv_nsec = wait.count() % 1000 * 1'000'000};
-  return sigtimedwait(&set, nullptr, &limit) > 0;
+  const int signal = sigtimedwait(&set, nullptr, &limit);
+  if (signal == SIGUSR1)
+    log_status(engine.status());
+  else if (signal == SIGHUP)
+    log(LogLevel::kInfo, "cli", "SIGHUP ignored: there is nothing to read again");
+  return signal == SIGINT || signal == SIGTERM;
 }
 
 void say(const std::string& line) {
@@ -72,7 +88,7 @@ bool follow_load(const Engine& engine) {
       log(LogLevel::kInfo, "cli", "loading percent={:.0f} {}", status.load_progress * 100,
           status.cause);
     }
-    if (stop_requested(kPoll))
+    if (stop_requested(engine, kPoll))
       return false;
   }
 }
@@ -99,7 +115,7 @@ void print_banner(const ServeOptions& options, const EngineStatus& status, std::
           : "  sleep      off: level 0 (pause) only; start with --enable-sleep-mode for more");
   say(options.api.api_key.empty()
           ? "  auth       none: loopback only; --api-key KEY guards every call"
-          : "  auth       every call but /health and /ping needs the API key");
+          : "  auth       every call but /health, /ping and /version needs the API key");
   const std::string base = url(options, port);
   say(fmt::format("  API        {}/v1/chat/completions, /v1/completions, /v1/models", base));
   say(fmt::format("  control    {}/status, /health/ready, /sleep, /wake_up; dormouse ctl --url {}",
@@ -117,7 +133,7 @@ void drain(Engine& engine, milliseconds timeout) {
   });
   std::thread at_once;
   while (!done) {
-    if (!stop_requested(kPoll))
+    if (!stop_requested(engine, kPoll))
       continue;
     if (at_once.joinable())
       std::_Exit(kExitInterrupted);
@@ -143,11 +159,12 @@ int serve(const ServeOptions& options) {
   if (!stopped && !failed)
     print_banner(options, engine->status(), (*server)->port());
   while (!stopped && !failed) {
-    stopped = stop_requested(kPoll);
+    stopped = stop_requested(*engine, kPoll);
     failed = engine->status().state == EngineState::kFailed;
   }
   if (failed)
     std::fprintf(stderr, "dormouse: %s\n", engine->status().cause.c_str());
+  (*server)->begin_drain();
   drain(*engine, failed ? milliseconds(0) : options.shutdown_timeout);
   (*server)->stop(kStopGrace);
   return failed ? kExitFailed : kExitOk;
@@ -162,7 +179,7 @@ int run_serve(int argc, char** argv) {
   const auto& options = std::get<ServeOptions>(parsed);
   set_log_level(options.log_level);
   // Blocked before the first thread starts, so that all inherit it and this one alone takes them.
-  const sigset_t set = stop_signals();
+  const sigset_t set = own_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return serve(options);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "server/alias_routes.h"
 #include "server/control_routes.h"
 #include "server/engine_json.h"
 #include "server/metrics_route.h"
@@ -25,6 +26,32 @@ constexpr std::size_t kInferenceQueue = 1024;
 constexpr std::size_t kControlThreads = 8;
 constexpr std::size_t kWakeThreads = 2;
 constexpr std::size_t kControlQueue = 64;
+constexpr std::string_view kOneModel = "/v1/models/";
+
+struct ControlRoute {
+  std::string_view method;
+  std::string_view path;
+  Lane lane;
+  HttpResponse (*operation)(Engine&, const HttpRequest&);
+};
+
+constexpr ControlRoute kControlRoutes[] = {
+    {"POST", "/sleep", Lane::kControl, server::sleep},
+    {"POST", "/wake_up", Lane::kWake, wake_up},
+    {"POST", "/pause", Lane::kControl, server::pause},
+    {"POST", "/resume", Lane::kWake, resume},
+    {"POST", "/release_kv_cache_memory", Lane::kControl, release_kv_cache_memory},
+    {"POST", "/reset_prefix_cache", Lane::kControl, reset_prefix_cache},
+    {"POST", "/reload_weights", Lane::kControl, reload_weights},
+    {"POST", "/collective_rpc", Lane::kControl, collective_rpc},
+    // What others call them.
+    {"POST", "/wakeup", Lane::kWake, wake_up},
+    {"POST", "/release_memory_occupation", Lane::kControl, release_memory_occupation},
+    {"POST", "/resume_memory_occupation", Lane::kWake, resume_memory_occupation},
+    {"POST", "/pause_generation", Lane::kControl, pause_generation},
+    {"POST", "/continue_generation", Lane::kWake, resume},
+    {"POST", "/flush_cache", Lane::kControl, flush_cache},
+    {"GET", "/flush_cache", Lane::kControl, flush_cache}};
 
 class ApiServerImpl final : public ApiServer {
  public:
@@ -47,6 +74,8 @@ class ApiServerImpl final : public ApiServer {
   }
 
   std::uint16_t port() const override { return http_->port(); }
+
+  void begin_drain() override { http_->begin_drain(); }
 
   void stop(std::chrono::milliseconds grace) override {
     if (http_)
@@ -73,32 +102,40 @@ class ApiServerImpl final : public ApiServer {
     };
     const auto empty = [](const HttpRequest&) { return HttpResponse{.content_type = ""}; };
     add("GET", "/health", Lane::kIo, on_status(health), true);
+    add("GET", "/health_generate", Lane::kIo, on_status(health), true);
     add("GET", "/ping", Lane::kIo, empty, true);
     add("POST", "/ping", Lane::kIo, empty, true);
     add("GET", "/health/ready", Lane::kIo, on_status(health_ready));
-    add("GET", "/status", Lane::kIo,
-        on_status([](const EngineStatus& status) { return json_response(to_json(status)); }));
+    for (const std::string_view path : {"/status", "/server_info", "/get_server_info"})
+      add("GET", path, Lane::kIo,
+          on_status([](const EngineStatus& status) { return json_response(to_json(status)); }));
     add("GET", "/v1/models", Lane::kIo, on_status([started = started_](const EngineStatus& status) {
           return models(status, started);
         }));
     add("GET", "/is_sleeping", Lane::kIo, [this](auto&) { return is_sleeping(engine_); });
     add("GET", "/is_paused", Lane::kIo, [this](auto&) { return is_paused(engine_); });
-    add("GET", "/version", Lane::kIo,
-        [](auto&) { return json_response(Json().add("version", DORMOUSE_VERSION)); });
+    add(
+        "GET", "/version", Lane::kIo,
+        [](auto&) { return json_response(Json().add("version", DORMOUSE_VERSION)); }, true);
+    add_model_route();
+  }
+
+  void add_model_route() {
+    add("GET", kOneModel, Lane::kIo, [this](const HttpRequest& request) {
+      std::string_view name = std::string_view(request.path).substr(kOneModel.size());
+      if (name.ends_with('/'))
+        name.remove_suffix(1);
+      return model(engine_.status(), started_, name);
+    });
+    routes_.back().prefix = true;
   }
 
   void add_control_routes() {
-    const auto on_engine = [this](HttpResponse (*operation)(Engine&, const HttpRequest&)) {
-      return [this, operation](const HttpRequest& request) { return operation(engine_, request); };
-    };
-    add("POST", "/sleep", Lane::kControl, on_engine(server::sleep));
-    add("POST", "/wake_up", Lane::kWake, on_engine(wake_up));
-    add("POST", "/pause", Lane::kControl, on_engine(server::pause));
-    add("POST", "/resume", Lane::kWake, on_engine(resume));
-    add("POST", "/release_kv_cache_memory", Lane::kControl, on_engine(release_kv_cache_memory));
-    add("POST", "/reset_prefix_cache", Lane::kControl, on_engine(reset_prefix_cache));
-    add("POST", "/reload_weights", Lane::kControl, on_engine(reload_weights));
-    add("POST", "/collective_rpc", Lane::kControl, on_engine(collective_rpc));
+    for (const ControlRoute& route : kControlRoutes)
+      add(route.method, route.path, route.lane,
+          [this, operation = route.operation](const HttpRequest& request) {
+            return operation(engine_, request);
+          });
   }
 
   void add_openai_routes() {
@@ -109,6 +146,7 @@ class ApiServerImpl final : public ApiServer {
     add("POST", "/tokenize", Lane::kInference, on_routes(&OpenAiRoutes::tokenize));
     add("POST", "/detokenize", Lane::kInference, on_routes(&OpenAiRoutes::detokenize));
     add("POST", "/abort_requests", Lane::kInference, on_routes(&OpenAiRoutes::abort_requests));
+    add("POST", "/abort_request", Lane::kInference, on_routes(&OpenAiRoutes::abort_request));
     add("GET", "/load", Lane::kIo, [this](auto&) { return openai_.load(); });
     add("GET", "/metrics", Lane::kIo,
         [this](auto&) { return metrics_response(engine_, openai_.metrics()); });

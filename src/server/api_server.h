@@ -4,7 +4,9 @@
 //          control calls block on threads of their own, wake-ups on others still, so that a wake-up
 //          always gets through.
 // Owns:    the HTTP server and its threads. The engine must outlive it.
-// Order:   to shut down: engine.shutdown (every request gets its end, /health says 503), then stop.
+// Order:   to shut down: begin_drain, engine.shutdown (every request gets its end, /health says
+// 503),
+//          then stop.
 #pragma once
 
 #include <chrono>
@@ -28,6 +30,8 @@ class ApiServer {
   virtual ~ApiServer() = default;
 
   virtual std::uint16_t port() const = 0;
+  // From now on every answer ends its connection, so that clients go elsewhere.
+  virtual void begin_drain() = 0;
   // Lets answers under way complete for at most `grace`, then closes every connection.
   virtual void stop(std::chrono::milliseconds grace) = 0;
 };

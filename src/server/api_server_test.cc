@@ -210,6 +210,53 @@ TEST_F(ApiServerTest, ListsTheModelWithItsContext) {
   EXPECT_EQ(get("/version").body, R"({"version":"0.1.0"})");
 }
 
+TEST_F(ApiServerTest, DescribesOneModelByItsName) {
+  engine_.change_status([](EngineStatus& status) { status.served_model_name = "a/tiny 1+1"; });
+  for (const char* name : {"a/tiny%201+1", "a%2Ftiny%201%2B1", "a/tiny%201+1/"})
+    EXPECT_EQ(member(get(std::string("/v1/models/") + name), "id"), "\"a/tiny 1+1\"") << name;
+  for (const char* name : {"tiny", "a", "a/tiny", "a/tiny+1+1", "%", "%00"})
+    EXPECT_EQ(get(std::string("/v1/models/") + name).status, 404) << name;
+  EXPECT_EQ(post("/v1/models/a").status, 405);
+}
+
+TEST_F(ApiServerTest, TheNamesOfOthersAreTheSameCalls) {
+  EXPECT_EQ(post("/release_memory_occupation", R"({"tags":["weights","kv_cache"]})").status, 200);
+  EXPECT_EQ(post("/release_memory_occupation", "{}").status, 200);  // it is asleep already
+  EXPECT_EQ(post("/resume_memory_occupation", R"({"tags":["weights"]})").status, 200);
+  EXPECT_EQ(post("/resume_memory_occupation", R"({"tags":["cuda_graph"]})").status, 200);
+  EXPECT_EQ(post("/resume_memory_occupation", R"({"tags":null})").status, 200);
+  EXPECT_EQ(post("/release_memory_occupation", R"({"tags":["kv_cache"]})").status, 200);
+  EXPECT_EQ(post("/release_memory_occupation", R"({"tags":["weights"]})").status, 200);
+  EXPECT_EQ(post("/wakeup?tags=weights&tags=kv_cache").status, 200);
+  EXPECT_EQ(post("/pause_generation", "{}").status, 200);
+  EXPECT_EQ(post("/pause_generation", R"({"mode":"in_place"})").status, 200);
+  EXPECT_EQ(post("/pause_generation", R"({"mode":"retract"})").status, 200);
+  EXPECT_EQ(post("/continue_generation", "{}").status, 200);
+  EXPECT_EQ(get("/flush_cache").status, 200);
+  const std::vector<std::string> expected = {"sleep level=1 mode=abort",
+                                             "wake_up weights",
+                                             "wake_up all",
+                                             "release_kv_cache_memory",
+                                             "sleep level=1 mode=abort",
+                                             "wake_up kv_cache weights",
+                                             "pause mode=abort clear_cache=true",
+                                             "pause mode=keep clear_cache=false",
+                                             "pause mode=keep clear_cache=true",
+                                             "resume",
+                                             "reset_prefix_cache running=false"};
+  EXPECT_EQ(engine_.calls(), expected);
+}
+
+TEST_F(ApiServerTest, WhatTheNamesOfOthersCannotDoIsRefused) {
+  EXPECT_EQ(post("/release_memory_occupation", R"({"tags":["weights"]})").status, 409);
+  EXPECT_EQ(post("/release_memory_occupation", R"({"tags":["nothing"]})").status, 400);
+  EXPECT_EQ(post("/release_memory_occupation", R"({"tags":5})").status, 400);
+  EXPECT_EQ(post("/resume_memory_occupation", R"({"tags":["nothing"]})").status, 400);
+  EXPECT_EQ(post("/pause_generation", R"({"mode":"nothing"})").status, 400);
+  EXPECT_EQ(post("/abort_request", "{}").status, 400);
+  EXPECT_TRUE(engine_.calls().empty());
+}
+
 TEST_F(ApiServerTest, AWrongMethodNamesTheRightOne) {
   const HttpResponse response = get("/sleep");
   EXPECT_EQ(response.status, 405);
@@ -218,17 +265,18 @@ TEST_F(ApiServerTest, AWrongMethodNamesTheRightOne) {
   EXPECT_EQ(call("HEAD", "/health").body, "");
 }
 
-TEST_F(ApiServerTest, AKeyGuardsEverythingButHealthAndPing) {
+TEST_F(ApiServerTest, AKeyGuardsEverythingButTheProbes) {
   start({.api_key = "secret"});
-  for (const char* target : {"/health", "/health/", "/ping"})
+  for (const char* target : {"/health", "/health/", "/ping", "/version", "/health_generate"})
     EXPECT_EQ(get(target).status, 200) << target;
   for (const char* target : {"/v1/models", "/status", "/metrics", "/health/ready", "/is_sleeping",
-                             "/version", "/load", "/nowhere", "//health", "/health/../status",
-                             "/HEALTH", "/health%2f", "/health?/status=1/x/"})
+                             "/v1/models/tiny", "/load", "/nowhere", "/server_info", "//health",
+                             "/health/../status", "/HEALTH", "/health%2f", "/health?/status=1/x/"})
     EXPECT_EQ(get(target).status, target == std::string("/health?/status=1/x/") ? 200 : 401)
         << target;
   for (const char* target : {"/sleep", "/wake_up", "/pause", "/v1/completions", "/tokenize",
-                             "/collective_rpc", "/abort_requests", "/reload_weights"}) {
+                             "/collective_rpc", "/abort_requests", "/reload_weights", "/wakeup",
+                             "/release_memory_occupation", "/flush_cache", "/abort_request"}) {
     const HttpResponse response = post(target);
     EXPECT_EQ(response.status, 401) << target;
     EXPECT_EQ(response.body, R"({"error":"Unauthorized"})");
@@ -263,6 +311,17 @@ TEST_F(ApiServerTest, APortInUseIsAClearError) {
   const auto refused = ApiServer::start(engine_, {.http = {.port = server_->port()}});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("--port"), std::string::npos);
+}
+
+TEST_F(ApiServerTest, AnAnswerWhileDrainingEndsItsConnection) {
+  EXPECT_EQ(header(get("/health"), "connection"), "keep-alive");
+  server_->begin_drain();
+  engine_.shutdown(milliseconds(0));
+  for (const char* target : {"/health", "/health/ready"}) {
+    const HttpResponse response = get(target);
+    EXPECT_EQ(response.status, 503);
+    EXPECT_EQ(header(response, "connection"), "close");
+  }
 }
 
 TEST_F(ApiServerTest, StopsGracefullyWithAnswersUnderWay) {

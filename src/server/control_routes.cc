@@ -21,16 +21,7 @@ Json finished(Engine& engine, Json reply, const TransitionReport& report) {
 }
 
 HttpResponse answer(Engine& engine, const Result<Json>& result) {
-  if (result)
-    return json_response(*result);
-  const Error& error = result.error();
-  const int status = http_status(error.code, Audience::kOperator);
-  Json body = error_body(status, error.message, error.param);
-  body.add("state", to_string(engine.status().state));
-  HttpResponse response = json_response(body, status);
-  if (status == 503)
-    response.headers.emplace_back("Retry-After", "1");
-  return response;
+  return result ? json_response(*result) : control_error(engine, result.error());
 }
 
 Result<PauseMode> pause_mode(const ControlParams& params, PauseMode otherwise) {
@@ -170,6 +161,16 @@ HttpResponse run(Operation operation, Engine& engine, const HttpRequest& request
 }
 
 }  // namespace
+
+HttpResponse control_error(const Engine& engine, const Error& error) {
+  const int status = http_status(error.code, Audience::kOperator);
+  Json body = error_body(status, error.message, error.param);
+  body.add("state", to_string(engine.status().state));
+  HttpResponse response = json_response(body, status);
+  if (status == 503)
+    response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
 
 HttpResponse sleep(Engine& engine, const HttpRequest& request) {
   return run(do_sleep, engine, request);

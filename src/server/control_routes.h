@@ -20,6 +20,9 @@ HttpResponse reload_weights(Engine& engine, const HttpRequest& request);
 // Runs one of sleep, wake_up, reload_weights; every other method is 404.
 HttpResponse collective_rpc(Engine& engine, const HttpRequest& request);
 
+// What a control call that failed answers; it tells the state too.
+HttpResponse control_error(const Engine& engine, const Error& error);
+
 HttpResponse is_sleeping(Engine& engine);
 HttpResponse is_paused(Engine& engine);
 

@@ -210,6 +210,7 @@ void FakeEngine::answer(RequestId id, const Request& request, const OutputSink& 
   }
   last.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
   last.cached_tokens = last.prompt_tokens / 2;
+  last.times = {.queued = 0.25, .prefill = 0.5, .decode = 2};
   sink(std::move(last));
 }
 

@@ -1,5 +1,6 @@
 #include "server/generation.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "base/log.h"
@@ -19,7 +20,8 @@ Generation::Generation(Parts parts)
       choice.prompt = prompt_of(i);
     lanes_.push_back(Lane{.sequence = Sequence(parts_.tokenizer, parts_.request),
                           .choice = std::move(choice),
-                          .last_token = arrived_});
+                          .last_token = arrived_,
+                          .times = {}});
   }
 }
 
@@ -51,6 +53,12 @@ void Generation::submit() {
     if (const auto generation = weak.lock())
       generation->abort();
   });
+  if (parts_.request.sampling.max_tokens == 0) {  // an echo of the prompt alone
+    parts_.writer->post([self] { self->begin(); });
+    for (std::size_t i = 0; i < lanes_.size(); ++i)
+      parts_.writer->post([self, i] { self->on_output(i, {.finished = FinishReason::kLength}); });
+    return;
+  }
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const auto sink = [self, i](RequestOutput output) {
       self->parts_.writer->post([self, i, output = std::move(output)]() mutable {
@@ -115,8 +123,10 @@ void Generation::on_output(std::size_t index, RequestOutput output) {
     lane.choice.text += delta.text;
     lane.choice.tokens.insert(lane.choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
   }
-  if (output.finished)
+  if (output.finished) {
+    lane.times = output.times;
     finish_lane(index);
+  }
 }
 
 void Generation::stream(std::size_t index, const Sequence::Delta& delta) {
@@ -148,7 +158,8 @@ void Generation::finish_lane(std::size_t index) {
       {.reason = lane.choice.finish_reason,
        .seconds = std::chrono::duration<double>(Clock::now() - arrived_).count(),
        .prompt_tokens = static_cast<std::uint32_t>(prompt_of(index).size()),
-       .generation_tokens = lane.sequence.completion_tokens()});
+       .generation_tokens = lane.sequence.completion_tokens(),
+       .times = lane.times});
   if (parts_.request.stream && !answered_)
     send_chunk({.index = lane.choice.index,
                 .finish_reason = lane.choice.finish_reason,
@@ -159,6 +170,10 @@ void Generation::finish_lane(std::size_t index) {
 
 void Generation::finish() {
   parts_.registry->remove(parts_.id, this);
+  std::uint32_t longest = 0;
+  for (const Lane& lane : lanes_)
+    longest = std::max(longest, lane.sequence.completion_tokens());
+  parts_.metrics->longest_answer(longest);
   if (std::exchange(answered_, true))
     return;
   if (!parts_.request.stream) {

@@ -49,6 +49,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     Sequence sequence;
     Choice choice;  // what the whole answer holds of it
     Clock::time_point last_token;
+    RequestTimes times;
   };
 
   void begin();

@@ -1,5 +1,6 @@
 #include "server/http.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace dormouse::server {
@@ -15,11 +16,19 @@ std::optional<int> hex_digit(char c) {
   return std::nullopt;
 }
 
+Result<std::string> decode_field(std::string_view text) {
+  std::string spaced(text);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  return percent_decode(spaced);
+}
+
+}  // namespace
+
 Result<std::string> percent_decode(std::string_view text) {
   std::string out;
   while (!text.empty()) {
     if (text[0] != '%') {
-      out += text[0] == '+' ? ' ' : text[0];
+      out += text[0];
       text.remove_prefix(1);
       continue;
     }
@@ -32,8 +41,6 @@ Result<std::string> percent_decode(std::string_view text) {
   }
   return out;
 }
-
-}  // namespace
 
 std::string_view HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers) {
@@ -52,8 +59,8 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string
     if (pair.empty())
       continue;
     const std::size_t equals = std::min(pair.find('='), pair.size());
-    auto name = percent_decode(pair.substr(0, equals));
-    auto value = percent_decode(equals < pair.size() ? pair.substr(equals + 1) : "");
+    auto name = decode_field(pair.substr(0, equals));
+    auto value = decode_field(equals < pair.size() ? pair.substr(equals + 1) : "");
     if (!name || !value)
       return tl::unexpected(name ? value.error() : name.error());
     pairs.emplace_back(std::move(*name), std::move(*value));

@@ -64,6 +64,9 @@ using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<ResponseWrit
 // "Not Found" for 404.
 std::string_view reason_phrase(int status);
 
+// Decodes %XX. Fails on a broken escape.
+Result<std::string> percent_decode(std::string_view text);
+
 // Decodes name=value pairs in order; '+' is a space. Fails on a broken escape.
 Result<std::vector<std::pair<std::string, std::string>>> parse_query(std::string_view query);
 

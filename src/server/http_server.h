@@ -40,6 +40,8 @@ class HttpServer {
   ~HttpServer();  // stop with no grace
 
   std::uint16_t port() const;
+  // From now on every answer ends its connection. New ones are still accepted.
+  void begin_drain();
   // Accepts nothing more, lets answers under way complete for at most `grace`, then closes
   // everything and ends the I/O thread.
   void stop(std::chrono::milliseconds grace);

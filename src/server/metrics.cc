@@ -83,8 +83,12 @@ RequestMetrics::RequestMetrics()
     : ttft_(kTtftBounds),
       itl_(kItlBounds),
       latency_(kLatencyBounds),
+      queue_time_(kLatencyBounds),
+      prefill_time_(kLatencyBounds),
+      decode_time_(kLatencyBounds),
       prompt_tokens_(kTokenBounds),
       generation_tokens_(kTokenBounds),
+      max_generation_tokens_(kTokenBounds),
       params_n_(kCountBounds),
       params_max_tokens_(kTokenBounds),
       finished_{{"abort", 0}, {"error", 0}, {"length", 0}, {"stop", 0}} {}
@@ -109,9 +113,17 @@ void RequestMetrics::next_tokens(double seconds, std::size_t count) {
 void RequestMetrics::finished(const Finished& request) {
   const std::lock_guard lock(mutex_);
   latency_.observe(request.seconds);
+  queue_time_.observe(request.times.queued);
+  prefill_time_.observe(request.times.prefill);
+  decode_time_.observe(request.times.decode);
   prompt_tokens_.observe(request.prompt_tokens);
   generation_tokens_.observe(request.generation_tokens);
   ++finished_[std::string(request.reason)];
+}
+
+void RequestMetrics::longest_answer(std::uint32_t tokens) {
+  const std::lock_guard lock(mutex_);
+  max_generation_tokens_.observe(tokens);
 }
 
 void RequestMetrics::refused(std::string_view reason) {
@@ -130,9 +142,16 @@ void RequestMetrics::write(PrometheusText& out) const {
   out.histogram("vllm:time_to_first_token_seconds", "Time to the first token.", ttft_);
   out.histogram("vllm:inter_token_latency_seconds", "Time between two tokens.", itl_);
   out.histogram("vllm:e2e_request_latency_seconds", "Time from arrival to the end.", latency_);
+  out.histogram("vllm:request_queue_time_seconds", "Time until a request was first computed.",
+                queue_time_);
+  out.histogram("vllm:request_prefill_time_seconds", "Time from there to the first token.",
+                prefill_time_);
+  out.histogram("vllm:request_decode_time_seconds", "Time from there to the end.", decode_time_);
   out.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", prompt_tokens_);
   out.histogram("vllm:request_generation_tokens", "Tokens generated for a request.",
                 generation_tokens_);
+  out.histogram("vllm:request_max_num_generation_tokens",
+                "Tokens of the longest of a request's n answers.", max_generation_tokens_);
   out.histogram("vllm:request_params_n", "The n of requests.", params_n_);
   out.histogram("vllm:request_params_max_tokens", "The max_tokens of requests.",
                 params_max_tokens_);

@@ -11,12 +11,17 @@
 #include <string_view>
 #include <vector>
 
+#include "dormouse/request.h"
+
 namespace dormouse::server {
 
 class Histogram {
  public:
   explicit Histogram(std::span<const double> bounds)
       : bounds_(bounds), counts_(bounds.size() + 1) {}
+  // Of what was counted elsewhere; one count more than bounds.
+  Histogram(std::span<const double> bounds, std::span<const std::uint64_t> counts, double sum)
+      : bounds_(bounds), counts_(counts.begin(), counts.end()), sum_(sum) {}
   void observe(double value);
 
   std::span<const double> bounds() const { return bounds_; }
@@ -63,6 +68,7 @@ class RequestMetrics {
     double seconds = 0;
     std::uint32_t prompt_tokens = 0;
     std::uint32_t generation_tokens = 0;
+    RequestTimes times = {};
   };
 
   RequestMetrics();
@@ -70,6 +76,8 @@ class RequestMetrics {
   void first_token(double seconds);
   void next_tokens(double seconds, std::size_t count);
   void finished(const Finished& request);
+  // The most tokens that one of a request's n answers has.
+  void longest_answer(std::uint32_t tokens);
   void refused(std::string_view reason);
 
   void write(PrometheusText& out) const;
@@ -79,8 +87,12 @@ class RequestMetrics {
   Histogram ttft_;
   Histogram itl_;
   Histogram latency_;
+  Histogram queue_time_;
+  Histogram prefill_time_;
+  Histogram decode_time_;
   Histogram prompt_tokens_;
   Histogram generation_tokens_;
+  Histogram max_generation_tokens_;
   Histogram params_n_;
   Histogram params_max_tokens_;
   std::map<std::string, std::uint64_t, std::less<>> finished_;

@@ -9,11 +9,16 @@
 namespace dormouse::server {
 namespace {
 
-// Which of vLLM's three words describes the weights.
+// vLLM's three words, and one of our own: it has none for weights that are there alone.
+constexpr std::string_view kSleepStates[] = {"awake", "weights_offloaded", "discard_all",
+                                             "weights_alone"};
+
 std::string_view sleep_state(const EngineStatus& status) {
   const auto& asleep = status.tags_asleep;
-  if (std::find(asleep.begin(), asleep.end(), kWeightsTag.name()) == asleep.end())
+  if (asleep.empty())
     return "awake";
+  if (std::find(asleep.begin(), asleep.end(), kWeightsTag.name()) == asleep.end())
+    return "weights_alone";
   return status.sleep_level >= 2 ? "discard_all" : "weights_offloaded";
 }
 
@@ -24,8 +29,8 @@ void write_state(const EngineStatus& status, PrometheusText& out) {
       status.blocks_total == 0 ? 0 : static_cast<double>(status.blocks_used) / status.blocks_total;
   out.gauge("vllm:kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.", used);
   out.gauge("vllm:gpu_cache_usage_perc", "The same under its older name.", used);
-  out.family("vllm:engine_sleep_state", "gauge", "1 for the state that the weights are in.");
-  for (const std::string_view state : {"awake", "weights_offloaded", "discard_all"})
+  out.family("vllm:engine_sleep_state", "gauge", "1 for the state that the memory is in.");
+  for (const std::string_view state : kSleepStates)
     out.series(state == sleep_state(status) ? 1 : 0, label("sleep_state", state));
   out.family("vllm:cache_config_info", "gauge", "How the KV cache is laid out.");
   out.series(1, fmt::format("{},{}", label("block_size", std::to_string(status.block_size)),
@@ -69,6 +74,9 @@ void write_counters(const EngineCounters& counters, PrometheusText& out) {
         counters.prefix_cache_hits);
   count("vllm:num_preemptions_total", "Requests preempted.", counters.preemptions);
   count("dormouse:steps_total", "Model steps.", counters.steps);
+  out.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.",
+                Histogram(kStepTokenBounds, counters.steps_by_tokens,
+                          static_cast<double>(counters.step_tokens)));
   count("dormouse:sleeps_total", "Completed sleeps.", counters.sleeps);
   count("dormouse:wake_ups_total", "Completed wake-ups.", counters.wake_ups);
   count("dormouse:transition_failures_total", "Sleeps and wake-ups that failed.",

@@ -227,8 +227,9 @@ void read_shared(FieldReader& fields, const Json& body, OpenAiRequest& request) 
   fields.string("user", user, kMaxNameBytes);
   request.max_tokens_given =
       fields.find("max_tokens") != nullptr || fields.find("max_completion_tokens") != nullptr;
-  fields.integer("max_tokens", request.sampling.max_tokens, 1, kMaxCount);
-  fields.integer("max_completion_tokens", request.sampling.max_tokens, 1, kMaxCount);
+  const int least = request.echo ? 0 : 1;
+  fields.integer("max_tokens", request.sampling.max_tokens, least, kMaxCount);
+  fields.integer("max_completion_tokens", request.sampling.max_tokens, least, kMaxCount);
   read_sampling(fields, request.sampling);
 }
 
@@ -243,6 +244,8 @@ Status check(const FieldReader& fields, const OpenAiRequest& request) {
   SamplingParams sampling = request.sampling;
   if (!request.max_tokens_given && request.chat)
     sampling.max_tokens = std::max(sampling.max_tokens, sampling.min_tokens);
+  if (request.echo)  // may be all that is asked for
+    sampling.max_tokens = std::max(sampling.max_tokens, 1U);
   return validate(sampling);
 }
 
@@ -350,8 +353,8 @@ Result<OpenAiRequest> read_completion(const Json& body) {
     return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object", "body");
   OpenAiRequest request;
   FieldReader fields(body);
-  read_shared(fields, body, request);
   fields.flag("echo", request.echo);
+  read_shared(fields, body, request);
   fields.integer("logprobs", request.sampling.logprobs, 0, kMaxLogprobs);
   if (request.echo && request.sampling.logprobs >= 0)
     fields.fail("echo", "echo together with logprobs is not supported by this server",

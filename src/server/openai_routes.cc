@@ -17,6 +17,8 @@ namespace dormouse::server {
 namespace {
 
 constexpr std::size_t kMaxWarnings = 64;
+constexpr const char* kCompletionPrefix = "cmpl-";
+constexpr const char* kChatPrefix = "chatcmpl-";
 constexpr std::size_t kMaxIdBytes = 128;
 constexpr std::size_t kMaxTokens = 1 << 20;
 
@@ -39,6 +41,10 @@ std::string base_id(const HttpRequest& request) {
 
 HttpResponse answer(const Result<Json>& result) {
   return result ? json_response(*result) : error_response(result.error(), Audience::kUser);
+}
+
+HttpResponse aborted(std::size_t count) {
+  return json_response(Json().add("status", "aborted").add("aborted", count));
 }
 
 Result<Json> body_object(const HttpRequest& request) {
@@ -140,7 +146,7 @@ Status OpenAiRoutes::start(const HttpRequest& http, const std::shared_ptr<Respon
                 "model");
   std::vector<std::vector<TokenId>> prompts;
   DM_TRY_ASSIGN(prompts, tokenize_prompts(engine_, request));
-  const std::string id = (request.chat ? "chatcmpl-" : "cmpl-") + base_id(http);
+  const std::string id = (request.chat ? kChatPrefix : kCompletionPrefix) + base_id(http);
   std::make_shared<Generation>(Generation::Parts{.engine = engine_,
                                                  .metrics = metrics_,
                                                  .registry = registry_,
@@ -181,12 +187,36 @@ HttpResponse OpenAiRoutes::abort_requests(const HttpRequest& request) {
     if (!fields.status())
       return error_response(fields.status().error(), Audience::kOperator);
   }
-  std::size_t aborted = 0;
-  if (ids.empty())
-    aborted = engine_.abort_all();
-  for (const auto& generation : registry_->find(ids))
-    aborted += generation->abort();
-  return json_response(Json().add("status", "aborted").add("aborted", aborted));
+  return ids.empty() ? abort_everything() : abort_these(ids);
+}
+
+HttpResponse OpenAiRoutes::abort_request(const HttpRequest& request) {
+  const auto body = body_object(request);
+  if (!body)
+    return error_response(body.error(), Audience::kOperator);
+  FieldReader fields(*body);
+  bool everything = false;
+  std::vector<std::string> ids;
+  fields.flag("abort_all", everything);
+  fields.strings("rid", ids, kMaxTokens, kMaxIdBytes + 16);
+  if (!everything && ids.empty())
+    fields.fail("rid", "give a rid, or abort_all");
+  if (!fields.status())
+    return error_response(fields.status().error(), Audience::kOperator);
+  return everything ? abort_everything() : abort_these(ids);
+}
+
+HttpResponse OpenAiRoutes::abort_everything() {
+  return aborted(engine_.abort_all());
+}
+
+// A request's own id, or the X-Request-Id that it was made of.
+HttpResponse OpenAiRoutes::abort_these(const std::vector<std::string>& ids) {
+  std::size_t count = 0;
+  for (const std::string& id : ids)
+    for (const auto& generation : registry_->find({id, kCompletionPrefix + id, kChatPrefix + id}))
+      count += generation->abort();
+  return aborted(count);
 }
 
 HttpResponse OpenAiRoutes::load() const {

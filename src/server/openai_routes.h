@@ -27,6 +27,8 @@ class OpenAiRoutes {
   HttpResponse detokenize(const HttpRequest& request);
   // JSON request_ids: of the replies, or X-Request-Id; none means all.
   HttpResponse abort_requests(const HttpRequest& request);
+  // The same as SGLang has it: JSON rid, of one or of several, or abort_all.
+  HttpResponse abort_request(const HttpRequest& request);
   HttpResponse load() const;
 
   const RequestMetrics& metrics() const { return *metrics_; }
@@ -35,6 +37,8 @@ class OpenAiRoutes {
   using Reader = Result<OpenAiRequest> (*)(const Json&);
   void serve(const HttpRequest& http, const std::shared_ptr<ResponseWriter>& writer, Reader read);
   Status start(const HttpRequest& http, const std::shared_ptr<ResponseWriter>& writer, Reader read);
+  HttpResponse abort_everything();
+  HttpResponse abort_these(const std::vector<std::string>& ids);
   void warn_once(const std::vector<std::string>& unknown_fields);
 
   Engine& engine_;

@@ -173,6 +173,21 @@ TEST_F(OpenAiTest, EchoesThePromptAndReturnsTokenIds) {
   EXPECT_EQ(choice(response.body, "token_ids"), "[75]");
 }
 
+TEST_F(OpenAiTest, AnEchoAloneAsksTheEngineForNothing) {
+  const std::string body = R"({"prompt":["ab","c"],"echo":true,"max_tokens":0})";
+  const HttpResponse response = post("/v1/completions", body);
+  EXPECT_EQ(choice(response.body, "text", 0), "\"ab\"");
+  EXPECT_EQ(choice(response.body, "text", 1), "\"c\"");
+  EXPECT_EQ(choice(response.body, "finish_reason", 1), "\"length\"");
+  EXPECT_THAT(member(response, "usage"), HasSubstr(R"("completion_tokens":0)"));
+  const auto data =
+      events("/v1/completions", R"({"prompt":"ab","echo":true,"max_tokens":0,"stream":true})");
+  ASSERT_EQ(data.size(), 3U);
+  EXPECT_EQ(choice(data[0], "text"), "\"ab\"");
+  EXPECT_TRUE(engine_.requests().empty());
+  EXPECT_EQ(post("/v1/completions", R"({"prompt":"ab","max_tokens":0})").status, 400);
+}
+
 TEST_F(OpenAiTest, CompletionLogprobsAreInOpenAisShape) {
   const HttpResponse response =
       post("/v1/completions", R"({"prompt":"x","max_tokens":2,"logprobs":1})");
@@ -275,6 +290,22 @@ TEST_F(OpenAiTest, AbortRequestsEndsThoseNamedWithReasonAbort) {
   EXPECT_EQ(get("/load").body, R"({"server_load":0})");
 }
 
+TEST_F(OpenAiTest, AbortRequestTakesTheClientsOwnIdOrAll) {
+  engine_.hold_requests(true);
+  for (const char* body : {R"({"rid":"mine"})", R"({"abort_all":true})"}) {
+    std::thread user([&] {
+      const HttpResponse response =
+          call("POST", "/v1/completions", R"({"prompt":"x"})", {{"X-Request-Id", "mine"}});
+      EXPECT_EQ(choice(response.body, "finish_reason"), "\"abort\"");
+    });
+    engine_.wait_for_held(1);
+    EXPECT_EQ(post("/abort_request", R"({"rid":"other"})").body,
+              R"({"status":"aborted","aborted":0})");
+    EXPECT_EQ(post("/abort_request", body).body, R"({"status":"aborted","aborted":1})");
+    user.join();
+  }
+}
+
 TEST_F(OpenAiTest, AnAbortAmidTheSubmissionsReachesEverySequence) {
   engine_.hold_requests(true);
   engine_.set_on_submit([this] {
@@ -328,12 +359,37 @@ TEST_F(OpenAiTest, MetricsCountWhatWasServed) {
         R"(vllm:inter_token_latency_seconds_count{model_name="tiny",engine="0"} 4)",
         R"(vllm:request_prompt_tokens_bucket{model_name="tiny",engine="0",le="5"} 1)",
         R"(vllm:request_prompt_tokens_bucket{model_name="tiny",engine="0",le="2"} 0)",
+        R"(vllm:request_queue_time_seconds_sum{model_name="tiny",engine="0"} 0.25)",
+        R"(vllm:request_prefill_time_seconds_sum{model_name="tiny",engine="0"} 0.5)",
+        R"(vllm:request_decode_time_seconds_sum{model_name="tiny",engine="0"} 2)",
+        R"(vllm:request_max_num_generation_tokens_sum{model_name="tiny",engine="0"} 5)",
+        R"(vllm:iteration_tokens_total_count{model_name="tiny",engine="0"} 0)",
         R"(vllm:engine_sleep_state{model_name="tiny",engine="0",sleep_state="awake"} 1)",
         R"(dormouse:requests_refused_total{model_name="tiny",engine="0",)"
         R"(reason="invalid_argument"} 1)",
         R"(dormouse:mem_tag_bytes{model_name="tiny",engine="0",tag="weights",)"
         R"(state="mapped"} 104857600)"})
     EXPECT_THAT(response.body, HasSubstr(std::string(line) + "\n"));
+}
+
+TEST_F(OpenAiTest, TheSleepStateIsAwakeOnlyWithAllOfTheMemory) {
+  const auto state = [this] {
+    const std::string body = get("/metrics").body;
+    std::string found;
+    for (const std::string name : {"awake", "weights_offloaded", "discard_all", "weights_alone"})
+      if (body.find("sleep_state=\"" + name + "\"} 1\n") != std::string::npos)
+        found += name;
+    return found;
+  };
+  EXPECT_EQ(state(), "awake");
+  ASSERT_EQ(post("/sleep").status, 200);
+  EXPECT_EQ(state(), "weights_offloaded");
+  ASSERT_EQ(post("/wake_up?tags=weights").status, 200);
+  EXPECT_EQ(state(), "weights_alone");
+  ASSERT_EQ(post("/sleep?level=2").status, 200);
+  EXPECT_EQ(state(), "discard_all");
+  ASSERT_EQ(post("/wake_up").status, 200);
+  EXPECT_EQ(state(), "awake");
 }
 
 // Each body, and the field that the error must name.

@@ -9,7 +9,9 @@ const Route* find_route(const std::vector<Route>& routes, const HttpRequest& req
     path.remove_suffix(1);
   const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
   for (const Route& route : routes) {
-    if (route.path != path)
+    const bool fits = route.prefix ? path.size() > route.path.size() && path.starts_with(route.path)
+                                   : path == route.path;
+    if (!fits)
       continue;
     if (route.method == method)
       return &route;

@@ -16,7 +16,8 @@ struct Route {
   std::string_view method;
   std::string_view path;
   Lane lane = Lane::kIo;
-  bool open = false;  // needs no key
+  bool open = false;    // needs no key
+  bool prefix = false;  // of every longer path: its rest is an argument
   HttpHandler handler;
 };
 

@@ -63,7 +63,9 @@ HttpResponse health_ready(const EngineStatus& status) {
   return response;
 }
 
-HttpResponse models(const EngineStatus& status, std::int64_t created_unix_seconds) {
+namespace {
+
+Json describe(const EngineStatus& status, std::int64_t created_unix_seconds) {
   Json model;
   model.add("id", status.served_model_name);
   model.add("object", "model");
@@ -72,10 +74,24 @@ HttpResponse models(const EngineStatus& status, std::int64_t created_unix_second
   model.add("root", status.served_model_name);
   model.add("parent", nullptr);
   model.add("max_model_len", status.max_model_len);
+  return model;
+}
+
+}  // namespace
+
+HttpResponse models(const EngineStatus& status, std::int64_t created_unix_seconds) {
   Json body;
   body.add("object", "list");
-  body.add("data", Json().push(std::move(model)));
+  body.add("data", Json().push(describe(status, created_unix_seconds)));
   return json_response(body);
+}
+
+HttpResponse model(const EngineStatus& status, std::int64_t created_unix_seconds,
+                   std::string_view escaped_name) {
+  const auto name = percent_decode(escaped_name);
+  if (name && *name == status.served_model_name)
+    return json_response(describe(status, created_unix_seconds));
+  return error_response(404, fmt::format("The model `{}` does not exist.", escaped_name), "model");
 }
 
 }  // namespace dormouse::server

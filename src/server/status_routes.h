@@ -14,6 +14,9 @@ namespace dormouse::server {
 HttpResponse health(const EngineStatus& status);        // can this process live on?
 HttpResponse health_ready(const EngineStatus& status);  // can it serve a request now?
 HttpResponse models(const EngineStatus& status, std::int64_t created_unix_seconds);
+// The one of this name, escapes included; 404 for another.
+HttpResponse model(const EngineStatus& status, std::int64_t created_unix_seconds,
+                   std::string_view escaped_name);
 
 // Why no request is served now, and what to do; empty if requests are served.
 std::string not_ready_reason(const EngineStatus& status);

@@ -141,6 +141,10 @@ class SleepAndWake(LifecycleTest):
         self.wake()
         self.sleep(2)
         self.assertIn('sleep_state="discard_all"', state())
+        self.wake()
+        self.ok(self.server.post("/reload_weights"))
+        self.ok(self.server.post("/release_kv_cache_memory"))
+        self.assertNotIn('sleep_state="awake"', state())
 
     def test_half_awake_is_asleep(self):
         for tag in ("weights", "kv_cache"):

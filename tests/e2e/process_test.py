@@ -250,6 +250,14 @@ class Signals(ProcessTest):
                     self.assertTrue(server.alive() and server.text())
                 server.stop()
 
+    def test_usr1_writes_its_status_to_the_log(self):
+        server = self.serve()
+        server.signal(signal.SIGUSR1)
+        line = wait_until(lambda: next((line for line in server.log().splitlines()
+                                        if "status state=running" in line), None), what="a line of status")
+        for word in ("requests_running=0", "weights_mapped=", "kv_cache_mapped="):
+            self.assertIn(word, line)
+
     def test_a_stopped_server_goes_on_where_it_was(self):
         server = self.serve()
         expected = server.text(LONG["prompt"], max_tokens=1900, ignore_eos=True)
