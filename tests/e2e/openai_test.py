@@ -76,10 +76,15 @@ class OpenAiClient(ServerTest):
         self.assertEqual(text, whole.choices[0].message.content)
 
     def test_the_stream_helper_of_the_client(self):
+        # It takes an answer that ends by its length for an error, so this one is stopped by a string.
+        text = self.client.chat.completions.create(model="tiny", messages=self.MESSAGES, temperature=0,
+                                                   max_completion_tokens=20).choices[0].message.content
         with self.client.chat.completions.stream(model="tiny", messages=self.MESSAGES, temperature=0,
-                                                 max_completion_tokens=10) as stream:
+                                                 max_completion_tokens=20, stop=text[-2:]) as stream:
             deltas = "".join(event.delta for event in stream if event.type == "content.delta")
-            self.assertEqual(deltas, stream.get_final_completion().choices[0].message.content)
+            (choice,) = stream.get_final_completion().choices
+        self.assertEqual((choice.finish_reason, choice.message.content), ("stop", deltas))
+        self.assertTrue(text.startswith(deltas))
 
     def test_a_bad_request_names_its_field(self):
         with self.assertRaises(openai.BadRequestError) as caught:

@@ -10,7 +10,7 @@ import unittest
 
 from harness import Background, Server, ServerTest
 
-QUESTIONS = ["What is the capital of France?", "Name three colours.", "What is 2 + 2?",
+QUESTIONS = ["What is the capital of France? Answer briefly.", "Name three colours.", "What is 2 + 2?",
              "Write one sentence about the sea."]
 
 
