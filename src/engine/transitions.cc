@@ -18,19 +18,18 @@ std::vector<MemoryTag> offloaded(int level) {
 
 }  // namespace
 
+// One call a turn, so that many of them do not keep the model from running.
 void EngineCore::advance_controls() {
   if (active_)
-    advance_drain();
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (active_ || controls_.empty())
-        return;
-      active_ = controls_.front();
-      controls_.pop_front();
-    }
-    begin_control();
+    return advance_drain();
+  {
+    const std::lock_guard lock(mutex_);
+    if (controls_.empty())
+      return;
+    active_ = controls_.front();
+    controls_.pop_front();
   }
+  begin_control();
 }
 
 void EngineCore::begin_control() {
@@ -74,7 +73,7 @@ void EngineCore::answer(Result<TransitionReport> result) {
   }
   if (!result)
     log(LogLevel::kWarning, "engine", "transition refused or failed: {}", result.error().message);
-  else if (result->changed)
+  else if (result->changed && !std::holds_alternative<ResetPrefixCacheAction>(control->action))
     log(LogLevel::kInfo, "engine", "state={} level={} freed_bytes={} ms={:.1f}",
         to_string(result->state), result->level, result->memory.measured_freed, result->total_ms);
   publish();
