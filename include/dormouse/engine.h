@@ -2,8 +2,7 @@
 //
 // Threads: every method may be called from any thread. Outputs arrive on the engine's own thread.
 // Order:   control calls (sleep, wake_up, pause, ...) run one at a time in order of arrival and
-// return
-//          when they are finished; a wake-up or a shutdown overtakes a sleep that is still
+//          return when they are finished; a wake-up or a shutdown overtakes a sleep that is still
 //          preparing, which then fails with kCancelled.
 // Owns:    the model's memory, its threads, and everything a request needs until its last event.
 // Errors:  values; a failed control call says what state the engine is in now.
@@ -108,8 +107,8 @@ class Engine {
   // Accepts a request or says why not: kInvalidArgument (bounds, context), kUnavailable (loading,
   // asleep, draining), kResourceExhausted (it can never fit). While paused without sleep it queues.
   virtual Result<RequestId> submit(Request request, OutputSink sink) = 0;
-  // Ends a request with FinishReason::kAbort and frees its blocks within one step. Unknown ids are
-  // fine.
+  // Ends a request with FinishReason::kAbort and frees its blocks within one step. An unknown id
+  // is ignored.
   virtual void abort(RequestId id) = 0;
   virtual std::size_t abort_all() = 0;
 
@@ -126,8 +125,8 @@ class Engine {
   // False: blocks were in use and nothing was reset.
   virtual Result<bool> reset_prefix_cache(bool reset_running_requests) = 0;
 
-  // Stops admission, lets running requests finish until the deadline, aborts the rest, ends the
-  // threads.
+  // Stops admission, lets running requests finish until the deadline, aborts the rest, and ends
+  // the engine's threads.
   virtual void shutdown(std::chrono::milliseconds deadline) = 0;
 
   virtual EngineStatus status() const = 0;

@@ -1,8 +1,8 @@
 // The memory part's vocabulary: tags, listeners that follow a tag's mapping, usage and receipts.
 //
 // A registration lives exactly as long as the mapping it covers. Whoever registers a tag's memory
-// with anything (a transport, a peer, a graph) subscribes a MappingListener and drops it in
-// before_unmap.
+// with anything (a transport, a peer, a graph) subscribes a MappingListener and drops the
+// registration in before_unmap.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,8 @@ inline const MemoryTag kKvCacheTag{"kv_cache"};
 // Follows the mapping of one tag.
 //
 // Threads: both calls come from the thread that changes the mapping, never concurrently.
-// Order:   before_unmap comes before any page of the tag is unmapped; after_map after all are
-// mapped.
+// Order:   before_unmap comes before any page of the tag is unmapped; after_map comes after all
+//          are mapped.
 class MappingListener {
  public:
   virtual ~MappingListener() = default;
@@ -77,8 +77,8 @@ struct MemoryReceipt {
   std::map<std::string, Tag> tags;
   std::uint64_t expected_freed = 0;  // device bytes that should have come back
   std::int64_t measured_freed = 0;   // device bytes that did, as the driver's device reports
-  std::vector<std::pair<std::string, double>>
-      phases_ms;           // in order: preflight, backup, hooks, unmap ...
+  // In order: preflight, backup, hooks, unmap ...
+  std::vector<std::pair<std::string, double>> phases_ms;
   std::vector<Kept> kept;  // what stays, and why
 };
 

@@ -82,8 +82,7 @@ struct RequestOutput {
   RequestTimes times = {};  // with `finished`
 };
 
-// Called on the engine's thread, must not block and must not call the engine back, `abort`
-// excepted.
+// Called on the engine's thread. It must not block, and of the engine it may call `abort` alone.
 using OutputSink = std::function<void(RequestOutput)>;
 
 }  // namespace dormouse

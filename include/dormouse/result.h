@@ -1,5 +1,4 @@
-// Errors are values. Every operation that can fail returns Result<T> or Status; nothing here
-// throws.
+// Errors are values: every operation that can fail returns Result<T> or Status, and none throws.
 //
 // Programmer errors (broken preconditions) stop the process instead: see DM_CHECK.
 #pragma once
@@ -24,8 +23,8 @@ enum class ErrorCode {
   kInternal,
 };
 
-// A message says what failed, why, and what to do next. `param` names the offending field, if there
-// is one.
+// A message says what failed, why, and what to do next. `param` names the offending field, if
+// there is one.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -44,7 +43,7 @@ using Status = Result<void>;
 // The lower-case name of a code, as it stands in replies and logs: "invalid_argument".
 std::string_view to_string(ErrorCode code);
 
-// Of several failures keeps the first: `status.update(next)` in words.
+// Of several failures keeps the first.
 inline void keep_first(Status& first, Status next) {
   if (first && !next)
     first = std::move(next);

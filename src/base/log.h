@@ -1,5 +1,5 @@
-// One logger for each folder. Lines go to stderr: time, level, folder, message with key=value
-// pairs.
+// One logger for each folder. Lines go to stderr: time, level, folder, and a message with
+// key=value pairs.
 //
 // Threads: any. Cost: nothing is formatted below the level that is set.
 #pragma once

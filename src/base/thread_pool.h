@@ -1,11 +1,9 @@
 // A fixed set of threads for one computation at a time.
 //
 // Threads: one caller at a time; the caller works as thread 0. Bodies and tasks must not throw and
-// must
-//          not call the pool back.
+//          must not call the pool back.
 // Cost:    starting a job allocates nothing. A thread that waits spins for some microseconds and
-// then
-//          blocks in the kernel, so an idle pool uses no processor time.
+//          then blocks in the kernel, so an idle pool uses no processor time.
 #pragma once
 
 #include <atomic>

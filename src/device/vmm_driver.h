@@ -1,5 +1,4 @@
-// Virtual memory of a device: addresses and physical blocks are separate things, joined by a
-// mapping.
+// Virtual memory of a device: addresses, physical blocks, and the mappings that join them.
 //
 // The seam under everything that sleeps. An address range is reserved once and kept; blocks come
 // and go behind it. Names and order are those of the CUDA driver's virtual memory calls.

@@ -5,8 +5,7 @@
 // docs/lifecycle.md.
 //
 // Threads: public methods from any. What follows "engine thread" below belongs to that thread
-// alone; what
-//          follows "guarded" is read and written under mutex_.
+//          alone; what follows "guarded" is read and written under mutex_.
 #pragma once
 
 #include <condition_variable>

@@ -1,8 +1,7 @@
 // Walks a GGUF file from front to back and fills a GgufFile, checking each number before its use.
 //
 // Errors: kDataLoss for a file that contradicts itself or breaks a limit of gguf.h, kUnsupported
-// for
-//         a version or tensor type that is not read.
+//         for a version or tensor type that is not read.
 #pragma once
 
 #include <cstdint>

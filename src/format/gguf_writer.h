@@ -24,8 +24,8 @@ class GgufWriter {
  public:
   struct Options {
     std::uint32_t version = 3;
-    std::uint64_t alignment =
-        kDefaultAlignment;  // another value also needs the key general.alignment
+    // Another value also needs the key general.alignment.
+    std::uint64_t alignment = kDefaultAlignment;
   };
   GgufWriter() = default;
   explicit GgufWriter(Options options) : options_(options) {}

@@ -7,7 +7,7 @@
 // Owns:    bookkeeping only; the memory belongs to whoever mapped it.
 // Threads: one, the engine's.
 // Order:   allocate or acquire_cached, publish when full and computed, release once for each
-// holder.
+//          holder.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class BlockPool {
   // One holder more for a block that find_cached gave, with no allocate in between.
   void acquire_cached(BlockId block);
 
-  // Makes a held block's contents findable. False: another block already has that hash and keeps
-  // it.
+  // Makes a held block's contents findable. False: another block already has that hash and it
+  // stays with that one.
   bool publish(BlockId block, const BlockHash& hash, std::span<const TokenId> tokens);
 
   // One holder less; the last one frees the block. Release a sequence's blocks from its end, so

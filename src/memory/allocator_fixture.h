@@ -1,5 +1,5 @@
-// What the allocator's tests share: an allocator over a driver that counts, two tags, a listener
-// that counts.
+// What the allocator's tests share: an allocator over a driver that counts, two tags, and a
+// listener that counts.
 #pragma once
 
 #include <gtest/gtest.h>

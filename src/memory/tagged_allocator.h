@@ -11,9 +11,8 @@
 //          in wake_up: map everything, copy everything in, then after_map of every tag wholly
 //          mapped.
 // Errors:  kInvalidArgument (unknown tag), kResourceExhausted (host memory for a backup, device
-// memory
-//          for a wake-up), kCancelled, kDataLoss (a content source gave other bytes), or the
-//          listener's.
+//          memory for a wake-up), kCancelled, kDataLoss (a content source gave other bytes), or
+//          the listener's.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +56,7 @@ class TaggedMemory {
   std::size_t size_ = 0;
 };
 
-// Calls a listener for as long as this object lives. Must not outlive the allocator or the
+// Calls a listener for as long as this object lives. Must outlive neither the allocator nor the
 // listener.
 class MappingSubscription {
  public:
@@ -101,9 +100,8 @@ class TaggedAllocator {
  public:
   struct Options {
     std::size_t block_bytes = std::size_t{64} << 20;
-    std::uint64_t host_memory_limit =
-        0;                       // for all backups together; 0: what the host has available
-    bool retain_backups = true;  // false: drop_used_backups() frees them after a wake-up
+    std::uint64_t host_memory_limit = 0;  // of all backups together; 0: what is available
+    bool retain_backups = true;           // false: drop_used_backups() frees them after a wake-up
     std::function<Result<std::uint64_t>()> available_host_memory = {};
   };
 

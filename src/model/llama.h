@@ -5,11 +5,10 @@
 //          and mapped again at the same addresses.
 // Threads: one call at a time.
 // Order:   load before forward. After the arena's content was dropped, load again: it writes the
-// same
-//          bytes, padding included.
+//          same bytes, padding included.
 // Bits:    keys, values and logits of a token depend on the tokens before it and on nothing else:
-// not on
-//          how they were cut into steps, who was computed beside them, or the number of threads.
+//          not on how they were cut into steps, who was computed beside them, or the number of
+//          threads.
 #pragma once
 
 #include <atomic>
@@ -58,8 +57,8 @@ struct ModelPlan {
 
 class LlamaModel {
  public:
-  using Progress =
-      std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes of the arena
+  // Bytes of the arena.
+  using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
   // Checks that the file has exactly the tensors of its architecture, each of the right shape and a
   // type that the kernels take. Errors: those of LlamaConfig::read; kDataLoss, kUnsupported.
@@ -79,8 +78,7 @@ class LlamaModel {
   Status load(const format::GgufFile& file, ThreadPool& pool, const Progress& progress,
               const std::atomic<bool>& cancel);
 
-  // Bytes of scratch, aligned to 64, that steps of up to `max_tokens` tokens on `threads` threads
-  // need.
+  // Bytes of scratch, aligned to 64, for steps of up to `max_tokens` tokens on `threads` threads.
   std::size_t scratch_bytes(std::uint32_t max_tokens, unsigned threads) const;
 
   // Computes all tokens of the plan, writes their keys and values, and one row of vocab_size logits

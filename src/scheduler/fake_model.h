@@ -1,5 +1,5 @@
-// For tests: a model whose next token depends on the whole history, read through a simulated KV
-// cache.
+// For tests: a model whose next token depends on the whole history, read through a simulated
+// KV cache.
 //
 // Each slot of the cache holds a digest of all tokens up to its position. A sequence continues from
 // the digest that its block table leads to, so a wrong, stale, shared or missing block changes its

@@ -10,10 +10,9 @@
 // Owns:    the sequences; holds blocks of the pool, which must outlive it.
 // Threads: one, the engine's.
 // Order:   plan, then complete or fail_step with that same plan, then plan again. An empty plan is
-// not
-//          completed. Everything but plan, preempt_all may be called while a step is in flight: a
-//          sequence that ends then is reported at once, but its blocks are released by complete or
-//          fail_step, since the step may still write to them.
+//          not completed. Everything but plan and preempt_all may be called while a step is in
+//          flight: a sequence that ends then is reported at once, but its blocks are released by
+//          complete or fail_step, since the step may still write to them.
 // Errors:  `add` refuses; afterwards every request gets exactly one output with `finished`.
 #pragma once
 
@@ -40,8 +39,7 @@ struct SchedulerConfig {
   std::uint32_t block_size = 16;               // tokens
   std::uint32_t max_model_len = 2048;          // prompt and output together, tokens
   bool enable_prefix_caching = true;
-  std::vector<TokenId>
-      end_of_generation;  // the model's own stop tokens; ignore_eos disregards them
+  std::vector<TokenId> end_of_generation;  // the model's stop tokens; ignore_eos disregards them
 };
 
 enum class PauseState {
@@ -54,10 +52,9 @@ enum class PauseState {
 struct SchedulerCounters {
   std::uint64_t prompt_tokens = 0;  // of requests that generated their first token
   std::uint64_t generation_tokens = 0;
-  std::uint64_t prefix_cache_queries =
-      0;                                // prompt tokens looked up, at a request's first admission
-  std::uint64_t prefix_cache_hits = 0;  // of those, found
-  std::uint64_t preemptions = 0;        // sequences
+  std::uint64_t prefix_cache_queries = 0;      // of prompts, at a request's first admission
+  std::uint64_t prefix_cache_hits = 0;         // of those, found
+  std::uint64_t preemptions = 0;               // sequences
   std::array<std::uint64_t, 4> finished = {};  // requests, by FinishReason
 };
 
@@ -91,8 +88,8 @@ class Scheduler {
   std::vector<RequestOutput> abort_all();
 
   // All running sequences give their blocks back and wait, ahead of newer ones. Generated tokens
-  // are kept, are not reported again, and the random stream goes on where it was. No step may be in
-  // flight.
+  // are kept and not reported again, and the random stream goes on where it was. No step may be in
+  // flight then.
   void preempt_all();
 
   void set_admission(PauseState state) { pause_state_ = state; }
@@ -138,8 +135,8 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;  // not yet finished
   Queue waiting_;
   Queue running_;
-  std::vector<std::unique_ptr<Sequence>>
-      retiring_;  // finished, but the step in flight refers to them
+  // Finished, but the step in flight refers to them.
+  std::vector<std::unique_ptr<Sequence>> retiring_;
 
   bool step_in_flight_ = false;
   std::uint64_t next_step_ = 1;

@@ -1,5 +1,5 @@
-// One request as the scheduler sees it: its tokens so far, how many of them are in the KV cache,
-// where.
+// One request as the scheduler sees it: its tokens so far, and how many of them are in which
+// blocks of the KV cache.
 //
 // Threads: one, the engine's.
 #pragma once
@@ -39,8 +39,8 @@ struct Sequence {
   std::uint32_t remaining() const { return length() - computed; }
 };
 
-// Who goes first: lower `priority` values, as in vLLM, then earlier arrivals. The last one is
-// preempted.
+// Who goes first: lower `priority` values, as in vLLM, then earlier arrivals. Who goes last is
+// preempted first.
 struct ServedBefore {
   bool operator()(const Sequence* a, const Sequence* b) const {
     return a->priority != b->priority ? a->priority < b->priority : a->arrival < b->arrival;

@@ -1,4 +1,4 @@
-// Makes complete llama models of a few hundred KiB: random weights, a byte-level vocabulary,
+// Makes complete llama models of a few hundred KiB: random weights, a byte-level vocabulary, and
 // ChatML.
 //
 // The same options give the same bytes on every machine. Tokens 0 to 2 are <|endoftext|>,

@@ -11,8 +11,8 @@
 
 namespace dormouse::text {
 
-// Merges neighbours, lowest rank first and leftmost among equals, until no merge applies: O(n log
-// n) in the length of the word.
+// Merges neighbours, lowest rank first and leftmost among equals, until no merge applies:
+// O(n log n) in the length of the word.
 //
 // Threads: any, once filled.
 class Bpe {

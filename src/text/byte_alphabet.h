@@ -1,5 +1,5 @@
-// GPT-2's printable alphabet: every byte as one character, so that a vocabulary of bytes is
-// readable text.
+// GPT-2's printable alphabet: every byte as one character, so that a vocabulary of bytes can be
+// read as text.
 #pragma once
 
 #include <cstdint>

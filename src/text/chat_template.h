@@ -27,8 +27,8 @@ class ChatTemplate {
     std::string role;
     std::string content;
     std::optional<std::string> name = std::nullopt;
-    // Further members as the template sees them: tool_calls, tool_call_id, ... May replace the
-    // above.
+    // Further members as the template sees them: tool_calls, tool_call_id, ... They may replace
+    // those above.
     std::vector<std::pair<std::string, jinja::Value>> extra = {};
   };
 

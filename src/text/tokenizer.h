@@ -39,8 +39,7 @@ struct TokenizerData {
 // Owns:    the vocabulary.
 // Threads: any; immutable.
 // Text:    ill-formed UTF-8 in the input reads as U+FFFD, one for each maximal ill-formed part.
-// Bytes that
-//          the vocabulary has no token for are dropped.
+//          Bytes that the vocabulary has no token for are dropped.
 class Tokenizer {
  public:
   // Errors: kUnsupported for a model or pre-tokenizer that is not known; kInvalidArgument, with the
@@ -58,8 +57,7 @@ class Tokenizer {
   // Valid UTF-8; ill-formed parts become U+FFFD. `skip_special` leaves control tokens out.
   std::string decode(std::span<const TokenId> tokens, bool skip_special) const;
 
-  // The bytes that a token stands for, not always whole characters. `token` must be in the
-  // vocabulary.
+  // The bytes that a token of the vocabulary stands for, not always whole characters.
   const std::string& piece_bytes(TokenId token) const;
 
   std::size_t vocab_size() const { return pieces_.size(); }

@@ -1,5 +1,5 @@
-// The few Unicode properties that pre-tokenisers ask for. Letters and
-// spaces are those of Unicode 15.0 (utf8proc 2.8), numbers those of Unicode 17.0.
+// The few Unicode properties that pre-tokenisers ask for. Letters and spaces are those of Unicode
+// 15.0 (utf8proc 2.8), numbers those of Unicode 17.0.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 // Owns:    the allocator, everything allocated from it, the compute threads.
 // Threads: one, the engine's.
 // Order:   load before anything else; execute only while every tag is mapped and the weights are
-// valid. Errors:  a failed transition leaves what its tag's rules say (see TaggedAllocator); ask
-// for the state.
+//          valid.
+// Errors:  those of TaggedAllocator and LlamaModel; after one, ask for the state.
 #pragma once
 
 #include <atomic>
@@ -49,11 +49,11 @@ class Worker {
   Worker(EngineConfig config, VmmDriver& driver, Copier& copier);
   ~Worker();
 
-  // Allocates every tag and loads the weights. `end_of_generation`: tokens that min_tokens holds
-  // back.
+  // Allocates every tag and loads the weights.
   Result<ModelFacts> load(const LoadControl& control);
 
   Result<RankReply> call(const RankCall& call, const TransitionControl& control);
+  // `end_tokens`: those that min_tokens holds back.
   Result<StepResult> execute(const StepPlan& plan, std::span<const TokenId> end_tokens);
 
   TaggedAllocator& allocator() { return allocator_; }

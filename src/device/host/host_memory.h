@@ -1,5 +1,4 @@
-// What the operating system says about memory: the figures that our own counters are checked
-// against.
+// What the operating system says about memory: what our own counters are checked against.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +9,8 @@
 
 namespace dormouse {
 
-// Bytes that can be had without swapping: MemAvailable, or what the control group leaves if that is
-// less.
+// Bytes that can be had without swapping: MemAvailable, or what the control group leaves if that
+// is less.
 Result<std::uint64_t> available_host_memory();
 
 // Shared memory in use by all processes (Shmem in /proc/meminfo): where memfd blocks are counted.
@@ -20,8 +19,8 @@ Result<std::uint64_t> shared_memory_in_use();
 // Resident bytes of this process.
 Result<std::uint64_t> resident_memory();
 
-// Descriptors and mappings of memfd blocks named kHostBlockName that process `pid` (0: this one)
-// holds.
+// Descriptors and mappings that process `pid` (0: this one) holds of memfd blocks named
+// kHostBlockName.
 struct BlockReferences {
   std::size_t descriptors = 0;
   std::size_t mappings = 0;

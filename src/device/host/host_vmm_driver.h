@@ -1,4 +1,4 @@
-// The host as a device: a block is a memfd, a reservation is a PROT_NONE range, mapping is
+// The host as a device: a block is a memfd, a reservation is a PROT_NONE range, and mapping is
 // mmap(MAP_FIXED).
 //
 // Unmapping and releasing really frees the pages; a new block brings different pages to the same

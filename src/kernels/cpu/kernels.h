@@ -2,10 +2,9 @@
 //
 // Owns:    nothing; every function works on the caller's memory.
 // Threads: any; callers split work by ranges of rows, tiles or heads.
-// Order:   an output depends only on its own row of inputs, summed in one fixed order. Its bits are
-// the
-//          same whatever range it is computed in, and whatever stands beside it. Instruction sets
-//          agree with each other to rounding.
+// Order:   an output depends only on its own row of inputs, summed in one fixed order. Its bits
+//          are the same whatever range it is computed in, and whatever stands beside it.
+//          Instruction sets agree with each other to rounding.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +16,8 @@
 namespace dormouse::kernels {
 
 // Rows of `cols` values in the forms that matrices multiply: floats for dense ones; for quantized
-// ones signed bytes in blocks of kQuantBlock, value = scale * quant, sum = scale * (sum of the
-// quants).
+// ones signed bytes in blocks of kQuantBlock,
+//   value = scale * quant, sum = scale * (sum of the quants).
 struct Activations {
   std::size_t cols = 0;
   float* values = nullptr;        // [rows][cols]; null if no matrix reads it

@@ -1,5 +1,5 @@
-// Brings matrices from the layout of a model file into the packed layout of tensor/matrix.h, and
-// back.
+// Brings matrices from the layout of a model file into the packed layout of tensor/matrix.h and
+// back again.
 #pragma once
 
 #include <cstddef>

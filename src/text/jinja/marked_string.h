@@ -9,7 +9,7 @@
 
 namespace dormouse::text::jinja {
 
-// Every operation of the template language keeps the marks of the bytes it moves. Offsets are
+// Every operation of the template language keeps the marks of the bytes it moves. Offsets count
 // bytes.
 class MarkedString {
  public:
