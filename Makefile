@@ -2,7 +2,8 @@
 #
 #   make build      configure and build, release
 #   make test       install what is missing, build, fetch the small model, run every test
-#   make demo       the same, then the demonstration on the real model
+#   make deps       install what is missing
+#   make demo       install what is missing, build, fetch the small model, demonstrate sleep with it
 #   make controls   remove each guarantee once and see the test that guards it fail
 #   make bundle     dist/: a binary and its tests that need nothing but the C library
 #   make sanitize   every test under AddressSanitizer and UndefinedBehaviorSanitizer

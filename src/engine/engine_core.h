@@ -5,7 +5,8 @@
 // docs/lifecycle.md.
 //
 // Threads: public methods from any. What follows "engine thread" below belongs to that thread
-//          alone; what follows "guarded" is read and written under mutex_.
+//          alone, but that `submit` asks the scheduler what fits. What follows "guarded" is written
+//          under mutex_ and read under it; the engine thread reads without it what it alone writes.
 #pragma once
 
 #include <condition_variable>

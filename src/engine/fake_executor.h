@@ -20,7 +20,7 @@ class FakeExecutor final : public Executor {
     bool commits_before_failing = false;  // a failing sleep has unmapped all the same
     std::vector<std::string> calls;
   };
-  // Shared with the test, which outlives nothing of the engine's.
+  // Shared with the test: the engine owns the executor and may outlive the test's use of it.
   struct Shared {
     std::vector<Rank> ranks;
     ModelFacts facts;

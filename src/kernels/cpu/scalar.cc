@@ -47,9 +47,10 @@ inline V mul(V a, V b) {
 inline V div(V a, V b) {
   return a / b;
 }
+// Two roundings: fast without the instruction.
 inline V fma(V a, V b, V c) {
   return a * b + c;
-}  // two roundings: fast without the instruction
+}
 inline V maximum(V a, V b) {
   return a > b ? a : b;
 }
