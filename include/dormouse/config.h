@@ -29,7 +29,6 @@ struct EngineConfig {
   std::uint64_t host_memory_limit = 0;      // bytes for backups; 0: what the machine has available
   std::uint32_t threads = 0;                // 0: one for each core
   bool enable_prefix_caching = true;
-  bool check_tensors = false;  // refuse NaN and infinity in the model file
 };
 
 }  // namespace dormouse

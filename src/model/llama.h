@@ -69,7 +69,6 @@ class LlamaModel {
   LlamaModel(ModelPlan plan, std::span<std::byte> arena, const kernels::CpuKernels& kernels);
 
   const LlamaConfig& config() const { return plan_.config; }
-  const ModelPlan& model_plan() const { return plan_; }
 
   // Packs the weights of `file`, which has the plan's tensors, into the arena and writes every byte
   // of it. `progress` (may be empty) is called on the caller's thread. Errors: kFailedPrecondition

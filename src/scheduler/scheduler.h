@@ -93,7 +93,6 @@ class Scheduler {
   void preempt_all();
 
   void set_admission(PauseState state) { pause_state_ = state; }
-  PauseState admission() const { return pause_state_; }
 
   // Work that the pause state lets run: all, what has started, or nothing. A step in flight counts.
   bool has_unfinished() const;
