@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "protocol/rank_call.h"
+#include "protocol/step.h"
 #include "worker/worker.h"
 
 namespace dormouse {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "device/host/host_memory.h"
+#include "format/gguf.h"
 #include "kernels/cpu/isa.h"
 
 namespace dormouse {

@@ -19,6 +19,7 @@
 #include "device/copier.h"
 #include "device/vmm_driver.h"
 #include "dormouse/config.h"
+#include "kv_cache/layout.h"
 #include "memory/tagged_allocator.h"
 #include "model/llama.h"
 #include "protocol/rank_call.h"
