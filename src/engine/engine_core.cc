@@ -163,8 +163,6 @@ void EngineCore::deliver(std::vector<RequestOutput> outputs) {
 }
 
 void EngineCore::take_inbox() {
-  if (!scheduler_)
-    return;
   std::deque<Arrival> arrivals;
   std::vector<RequestId> aborts;
   bool everything = false;
@@ -174,6 +172,8 @@ void EngineCore::take_inbox() {
     aborts.swap(aborts_);
     everything = std::exchange(abort_everything_, false);
   }
+  if (!scheduler_)
+    return;
   for (Arrival& arrival : arrivals) {
     callers_.emplace(arrival.id, Caller{std::move(arrival.sink), arrival.arrived});
     if (Status added = scheduler_->add(arrival.id, std::move(arrival.request)); !added)

@@ -97,7 +97,7 @@ class EngineCore final : public Engine {
   Result<TransitionReport> give_back(const RankCall& call, int level);
   Result<TransitionReport> undo_drain(Error error);
   void answer(Result<TransitionReport> result);
-  std::optional<Clock::time_point> drain_deadline() const;
+  std::optional<Clock::time_point> drain_deadline() const;  // under the lock
 
   Result<MemoryReceipt> on_every_rank(const RankCall& call);
   RankState ask_ranks();

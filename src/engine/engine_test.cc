@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <ctime>
 #include <filesystem>
 #include <future>
 #include <random>
@@ -28,6 +29,10 @@ struct Answer {
     return tokens == other.tokens && logprobs == other.logprobs && finished == other.finished;
   }
 };
+
+double processor_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
 
 // Collects one request's events; `wait` blocks until the last.
 class Collector {
@@ -421,6 +426,9 @@ TEST_F(EngineTest, AMissingModelFailsTheLoadAndEveryCallSaysSo) {
   EXPECT_EQ(engine->sleep({}).error().code, ErrorCode::kFailedPrecondition);
   engine->abort(1);
   engine->abort_all();
+  const double before = processor_seconds();
+  std::this_thread::sleep_for(milliseconds(100));  // allowed: it must be idle meanwhile
+  EXPECT_LT(processor_seconds() - before, 0.05);
 }
 
 TEST_F(EngineTest, ShutdownEndsEveryRequestAndCancelsASleep) {

@@ -59,7 +59,15 @@ TEST_F(LifecycleTest, WhenNoRankCommittedTheEngineServesOn) {
     rank.sleep_errors = {kBroken};
   ASSERT_FALSE(engine->sleep({.level = 1}));
   EXPECT_EQ(engine->status().state, EngineState::kRunning);
-  EXPECT_TRUE(submit());
+  std::promise<void> answered;
+  Request request;
+  request.prompt = {3, 4, 5};
+  ASSERT_TRUE(engine->submit(request, [&](RequestOutput output) {
+    if (output.finished)
+      answered.set_value();
+  }));
+  EXPECT_EQ(answered.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  engine->shutdown(std::chrono::milliseconds(0));
 }
 
 TEST_F(LifecycleTest, EveryRankIsAskedThoughTheFirstFailed) {

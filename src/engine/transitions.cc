@@ -16,6 +16,11 @@ std::vector<MemoryTag> offloaded(int level) {
   return level == 1 ? std::vector{kWeightsTag} : std::vector<MemoryTag>{};
 }
 
+bool gives_memory_back(const ControlAction& action) {
+  return std::holds_alternative<SleepAction>(action) ||
+         std::holds_alternative<ReleaseKvCacheAction>(action);
+}
+
 }  // namespace
 
 // One call a turn, so that many of them do not keep the model from running.
@@ -50,6 +55,7 @@ void EngineCore::begin_control() {
 void EngineCore::answer(Result<TransitionReport> result) {
   const auto control = active_;
   const double seconds = std::chrono::duration<double>(Clock::now() - control->started).count();
+  const bool is_reset = std::holds_alternative<ResetPrefixCacheAction>(control->action);
   if (result)
     result->total_ms = 1e3 * seconds;
   {
@@ -59,21 +65,19 @@ void EngineCore::answer(Result<TransitionReport> result) {
     status_.transition_progress = 0;
     if (!result)
       ++counters_.transition_failures;
-    else if (result->changed && !std::holds_alternative<ResetPrefixCacheAction>(control->action))
-      status_.last_transition = *result;
-    if (result && result->changed && std::holds_alternative<WakeUpAction>(control->action)) {
-      ++counters_.wake_ups;
-      counters_.wake_up_seconds += seconds;
-    }
-    if (result && result->changed && !result->tags_asleep.empty() &&
-        !std::holds_alternative<WakeUpAction>(control->action)) {
+    else if (result->changed && gives_memory_back(control->action)) {
       ++counters_.sleeps;
       counters_.sleep_seconds += seconds;
+      status_.last_transition = *result;
+    } else if (result->changed && std::holds_alternative<WakeUpAction>(control->action)) {
+      ++counters_.wake_ups;
+      counters_.wake_up_seconds += seconds;
+      status_.last_transition = *result;
     }
   }
   if (!result)
     log(LogLevel::kWarning, "engine", "transition refused or failed: {}", result.error().message);
-  else if (result->changed && !std::holds_alternative<ResetPrefixCacheAction>(control->action))
+  else if (result->changed && !is_reset)
     log(LogLevel::kInfo, "engine", "state={} level={} freed_bytes={} ms={:.1f}",
         to_string(result->state), result->level, result->memory.measured_freed, result->total_ms);
   publish();
@@ -130,7 +134,10 @@ void EngineCore::advance_drain() {
   if (active_->cancelled)
     return answer(undo_drain({ErrorCode::kCancelled, "The sleep was cancelled by a later call."}));
   if (scheduler_->has_unfinished() && !lifecycle_.is_paused()) {
-    const auto deadline = drain_deadline();
+    const auto deadline = [&] {
+      const std::lock_guard lock(mutex_);
+      return drain_deadline();
+    }();
     if (deadline && Clock::now() >= *deadline)
       return answer(undo_drain(
           {ErrorCode::kDeadlineExceeded,
