@@ -87,12 +87,7 @@ void EngineCore::run() {
     take_inbox();
     advance_controls();
     publish();
-    bool may_step = false;
-    {
-      const std::lock_guard lock(mutex_);
-      may_step = lifecycle_.admits(Lifecycle::Work::kStep).has_value();
-    }
-    if (may_step && scheduler_->has_unfinished())
+    if (may_step() && scheduler_->has_unfinished())
       step();
     else
       wait_for_work();
@@ -100,6 +95,11 @@ void EngineCore::run() {
   if (scheduler_)
     deliver(scheduler_->abort_all());
   publish();
+}
+
+bool EngineCore::may_step() const {
+  const std::lock_guard lock(mutex_);
+  return lifecycle_.admits(Lifecycle::Work::kStep).has_value();
 }
 
 void EngineCore::step() {

@@ -74,6 +74,7 @@ class EngineCore final : public Engine {
   void run();
   Status load();
   void take_inbox();
+  bool may_step() const;
   void step();
   void note_step(const StepPlan& plan);
   void deliver(std::vector<RequestOutput> outputs);

@@ -104,8 +104,13 @@ std::optional<Result<TransitionReport>> EngineCore::begin(const SleepAction& sle
 }
 
 std::optional<Result<TransitionReport>> EngineCore::begin(const PauseAction& pause) {
-  if (lifecycle_.any_asleep())
-    return report(false);
+  if (lifecycle_.any_asleep()) {
+    change_state([](Lifecycle& lifecycle) {
+      lifecycle.set_paused(true);
+      lifecycle.settle();
+    });
+    return report(!active_->was_paused);
+  }
   start_draining(pause.mode, false);
   return std::nullopt;
 }
@@ -133,7 +138,7 @@ std::optional<EngineCore::Clock::time_point> EngineCore::drain_deadline() const 
 void EngineCore::advance_drain() {
   if (active_->cancelled)
     return answer(undo_drain({ErrorCode::kCancelled, "The sleep was cancelled by a later call."}));
-  if (scheduler_->has_unfinished() && !lifecycle_.is_paused()) {
+  if (scheduler_->has_unfinished() && may_step()) {
     const auto deadline = [&] {
       const std::lock_guard lock(mutex_);
       return drain_deadline();
@@ -204,9 +209,11 @@ Result<TransitionReport> EngineCore::begin(const ReleaseKvCacheAction&) {
   if (lifecycle_.any_asleep())
     return fail(ErrorCode::kFailedPrecondition,
                 "release_kv_cache_memory() requires all executor memory to be resident");
-  if (scheduler_->num_running() + scheduler_->num_waiting() > 0)
-    return fail(ErrorCode::kFailedPrecondition,
-                "release_kv_cache_memory() requires a completed pause first");
+  change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kSleeping, true); });
+  take_inbox();
+  if (scheduler_->num_running() + scheduler_->num_waiting() > 0 && !lifecycle_.is_paused())
+    return undo_drain({ErrorCode::kFailedPrecondition,
+                       "release_kv_cache_memory() requires a completed pause first"});
   return give_back(DiscardCall{{kKvCacheTag}}, 0);
 }
 

@@ -65,12 +65,17 @@ LlamaModel::LlamaModel(ModelPlan plan, std::span<std::byte> arena,
   DM_CHECK(reinterpret_cast<std::uintptr_t>(arena.data()) % 64 == 0, "the arena is aligned");
 }
 
-Status LlamaModel::load(const format::GgufFile& file, ThreadPool& pool, const Progress& progress,
-                        const std::atomic<bool>& cancel) {
+Status LlamaModel::check_same(const format::GgufFile& file) const {
   DM_TRY_ASSIGN(const ModelPlan found, plan(file));
   if (found.config != plan_.config || found.tensors != plan_.tensors)
     return fail(ErrorCode::kFailedPrecondition,
                 fmt::format("{} is not the model that this one was planned from", file.path()));
+  return {};
+}
+
+Status LlamaModel::load(const format::GgufFile& file, ThreadPool& pool, const Progress& progress,
+                        const std::atomic<bool>& cancel) {
+  DM_TRY(check_same(file));
   for (const PlacedTensor& tensor : plan_.tensors) {
     if (cancel.load(std::memory_order_relaxed))
       return fail(ErrorCode::kCancelled, "loading was cancelled");

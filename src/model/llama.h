@@ -70,6 +70,9 @@ class LlamaModel {
 
   const LlamaConfig& config() const { return plan_.config; }
 
+  // Whether load would take the file, before anything is written.
+  Status check_same(const format::GgufFile& file) const;
+
   // Packs the weights of `file`, which has the plan's tensors, into the arena and writes every byte
   // of it. `progress` (may be empty) is called on the caller's thread. Errors: kFailedPrecondition
   // if the file's tensors are not the plan's; kDataLoss if it changed meanwhile; kCancelled once

@@ -131,7 +131,11 @@ Result<Json> do_collective_rpc(Engine& engine, const ControlParams& params) {
     const std::string_view first = *method == "sleep" ? "level" : "tags";
     if (list == nullptr || list->size() > 1)
       return fail(ErrorCode::kInvalidArgument, "args must be a list of at most one value", "args");
-    if (!list->empty() && options.find(first) == nullptr)
+    const Json* named = options.find(first);
+    if (!list->empty() && named != nullptr)
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is given in args and in kwargs; give it once", first), "args");
+    if (!list->empty())
       options.add(std::string(first), list->front());
   }
   const ControlParams call(std::move(options));

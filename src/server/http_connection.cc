@@ -240,6 +240,11 @@ void Connection::parse() {
     }
   }
   if (parser_->is_header_done() && !std::exchange(header_done_, true)) {
+    const auto& head = parser_->get();
+    if (head.count(http::field::transfer_encoding) > 0 && !parser_->chunked())
+      return refuse(refusal(400, "the only transfer encoding taken is chunked"));
+    if (head.count(http::field::host) > 1)
+      return refuse(refusal(400, "more than one Host header"));
     arm(server_->options.body_timeout);
     if (!parser_->is_done() && parser_->get()[http::field::expect] == "100-continue")
       send("HTTP/1.1 100 Continue\r\n\r\n");

@@ -28,6 +28,19 @@ Status check_ids(const text::Tokenizer& tokenizer, const std::vector<TokenId>& i
   return {};
 }
 
+// Tokenizing takes time, so what cannot fit by its bytes alone is refused before.
+Status check_bytes(const Engine& engine, const text::Tokenizer& tokenizer, std::size_t bytes,
+                   const char* param) {
+  const std::size_t context = engine.status().max_model_len;
+  if (context == 0 || bytes / context <= tokenizer.longest_piece())
+    return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("This model's maximum context length is {} tokens. However, your request "
+                          "has {} bytes of text, more than they can hold. Please shorten the {}.",
+                          context, bytes, param),
+              param);
+}
+
 Status check_length(const OpenAiRequest& request, std::size_t tokens, std::uint32_t context) {
   const char* param = request.chat ? "messages" : "prompt";
   if (tokens == 0)
@@ -57,6 +70,7 @@ Result<std::vector<TokenId>> tokenize_text(const Engine& engine, const std::stri
                                            bool add_special_tokens) {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   DM_TRY_ASSIGN(tokenizer, loaded_tokenizer(engine));
+  DM_TRY(check_bytes(engine, *tokenizer, text.size(), "prompt"));
   return add_special_tokens ? tokenizer->encode_prompt(text, true) : tokenizer->encode(text, true);
 }
 
@@ -75,6 +89,10 @@ Result<std::vector<TokenId>> tokenize_chat(const Engine& engine,
   auto pieces = chat_template->render(turns, add_generation_prompt);
   if (!pieces)
     return fail(pieces.error().code, pieces.error().message, "messages");
+  std::size_t bytes = 0;
+  for (const text::MarkedPiece& piece : *pieces)
+    bytes += piece.text.size();
+  DM_TRY(check_bytes(engine, *tokenizer, bytes, "messages"));
   return tokenizer->encode(*pieces);
 }
 

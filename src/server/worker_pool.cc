@@ -32,7 +32,7 @@ void WorkerPool::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return closed_ || !queue_.empty(); });
-    if (queue_.empty())
+    if (closed_)
       return;
     auto task = std::move(queue_.front());
     queue_.pop_front();

@@ -1,6 +1,6 @@
 // A few threads and a bounded queue: where blocking work of the server runs.
 //
-// Threads: any may submit. The destructor runs what is queued, then joins.
+// Threads: any may submit. The destructor drops what is queued, then joins.
 #pragma once
 
 #include <condition_variable>

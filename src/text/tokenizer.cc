@@ -109,6 +109,7 @@ Status Tokenizer::add_tokens(const TokenizerData& data) {
     const bool control = type == kControl || type == kUnknown;
     if (control || type == kUserDefined)
       special_.add(token, id, control);
+    longest_piece_ = std::max(longest_piece_, bytes->size());
     pieces_.push_back(*std::move(bytes));
     flags_.push_back({control, ends_generation_by_name(token)});
   }

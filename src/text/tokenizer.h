@@ -61,6 +61,7 @@ class Tokenizer {
   const std::string& piece_bytes(TokenId token) const;
 
   std::size_t vocab_size() const { return pieces_.size(); }
+  std::size_t longest_piece() const { return longest_piece_; }  // bytes of the longest token
   bool contains(TokenId token) const {
     return token >= 0 && static_cast<std::size_t>(token) < pieces_.size();
   }
@@ -91,6 +92,7 @@ class Tokenizer {
   SpecialTokens special_;
   std::optional<TokenId> bos_;
   std::optional<TokenId> eos_;
+  std::size_t longest_piece_ = 1;
   bool add_bos_ = false;
   bool add_eos_ = false;
 };

@@ -101,22 +101,27 @@ Result<ModelFacts> Worker::load(const LoadControl& control) {
 }
 
 // Reads the weights from the model file into mapped, writable memory.
-Status Worker::refill_weights() {
-  DM_TRY_ASSIGN(const format::GgufFile file, format::GgufFile::open(config_.model));
+Status Worker::refill_weights(const format::GgufFile& file) {
   const std::atomic<bool> never = false;
   return model_->load(file, pool_, {}, never);
 }
 
 Status Worker::seal_weights() {
   if (config_.weight_backup == WeightBackup::kFile)
-    return allocator_.seal(kWeightsTag, [this] { return refill_weights(); });
+    return allocator_.seal(kWeightsTag, [this]() -> Status {
+      DM_TRY_ASSIGN(const format::GgufFile file, format::GgufFile::open(config_.model));
+      return refill_weights(file);
+    });
   return allocator_.seal(kWeightsTag);
 }
 
+// A file that cannot be read or is another model is refused while the old weights still serve.
 Status Worker::reload_weights() {
+  DM_TRY_ASSIGN(const format::GgufFile file, format::GgufFile::open(config_.model));
+  DM_TRY(model_->check_same(file));
   DM_TRY_ASSIGN(const WriteLease lease, allocator_.lease_for_writing(kWeightsTag));
   weights_valid_ = false;
-  DM_TRY(refill_weights());
+  DM_TRY(refill_weights(file));
   weights_valid_ = true;
   return {};
 }

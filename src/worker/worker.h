@@ -62,7 +62,7 @@ class Worker {
  private:
   Status allocate(const ModelPlan& plan, ModelFacts& facts);
   Status load_weights(const LoadControl& control);
-  Status refill_weights();
+  Status refill_weights(const format::GgufFile& file);
   Status seal_weights();
   Status reload_weights();
   Result<MemoryReceipt> transition(const RankCall& call, const TransitionControl& control);
