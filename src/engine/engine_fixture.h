@@ -1,4 +1,5 @@
-// What the engine's tests share: a real engine over a tiny model, and a collector of a request's events.
+// What the engine's tests share: a real engine over a tiny model, and a collector of a request's
+// events.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -118,6 +118,11 @@ class GgufFile {
   const TensorInfo* find_tensor(std::string_view name) const;
   // `info` is one of tensors(). Aligned as the file says, at least to 8 bytes.
   std::span<const std::byte> tensor_bytes(const TensorInfo& info) const;
+  // The same bytes by a copy that a file cut short meanwhile makes an error of, and no SIGBUS.
+  // `target` has info.bytes bytes.
+  Status read_tensor(const TensorInfo& info, std::span<std::byte> target) const {
+    return file_.read(info.offset, target);
+  }
 
  private:
   friend class GgufParser;

@@ -3,12 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
 #include "format/gguf_writer.h"
 #include "testing/corrupt.h"
+#include "testing/tiny_model.h"
 
 namespace dormouse::format {
 namespace {
@@ -214,6 +217,19 @@ TEST(GgmlType, KnowsTheBlocksOfEachType) {
   EXPECT_EQ(block_shape(GgmlType::kQ6_K).elements, 256U);
   EXPECT_EQ(block_shape(GgmlType::kQ6_K).bytes, 210U);
   EXPECT_EQ(type_name(GgmlType::kQ4_K), "Q4_K");
+}
+
+TEST(GgufFile, ATensorOfAFileThatWasCutShortIsAnErrorToRead) {
+  const std::string path = ::testing::TempDir() + "cut_short.gguf";
+  ASSERT_TRUE(dormouse::testing::write_tiny_model(path));
+  const auto file = GgufFile::open(path);
+  ASSERT_TRUE(file);
+  const TensorInfo& last = file->tensors().back();
+  std::vector<std::byte> bytes(last.bytes);
+  ASSERT_TRUE(file->read_tensor(last, bytes));
+  EXPECT_TRUE(std::ranges::equal(bytes, file->tensor_bytes(last)));
+  std::filesystem::resize_file(path, last.offset + last.bytes / 2);
+  EXPECT_EQ(file->read_tensor(last, bytes).error().code, ErrorCode::kDataLoss);
 }
 
 }  // namespace

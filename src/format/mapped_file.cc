@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -47,6 +48,23 @@ Result<MappedFile::Stamp> MappedFile::stamp(int descriptor, const std::string& p
                 fmt::format("{} is not a regular file. Give the path of a model file.", path));
   return Stamp{static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
                status.st_mtim.tv_nsec};
+}
+
+Status MappedFile::read(std::uint64_t offset, std::span<std::byte> target) const {
+  while (!target.empty()) {
+    const ssize_t got =
+        ::pread(descriptor_.get(), target.data(), target.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got <= 0)
+      return fail(
+          ErrorCode::kDataLoss,
+          fmt::format("{}: cannot read {} bytes at byte {}: {}", path_, target.size(), offset,
+                      got < 0 ? reason() : "the file was cut short while it was read"));
+    offset += static_cast<std::uint64_t>(got);
+    target = target.subspan(static_cast<std::size_t>(got));
+  }
+  return {};
 }
 
 Status MappedFile::verify_unchanged() const {

@@ -27,6 +27,9 @@ class MappedFile {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  // Fills `target` from `offset` on. kDataLoss if the file has become too short.
+  Status read(std::uint64_t offset, std::span<std::byte> target) const;
+
   // kDataLoss if the file's size or time of change is not what it was at `open`.
   Status verify_unchanged() const;
 

@@ -76,10 +76,14 @@ Status LlamaModel::check_same(const format::GgufFile& file) const {
 Status LlamaModel::load(const format::GgufFile& file, ThreadPool& pool, const Progress& progress,
                         const std::atomic<bool>& cancel) {
   DM_TRY(check_same(file));
+  std::vector<std::byte> stored;
   for (const PlacedTensor& tensor : plan_.tensors) {
     if (cancel.load(std::memory_order_relaxed))
       return fail(ErrorCode::kCancelled, "loading was cancelled");
-    const std::byte* source = file.tensor_bytes(*file.find_tensor(tensor.name)).data();
+    const format::TensorInfo& info = *file.find_tensor(tensor.name);
+    stored.resize(info.bytes);
+    DM_TRY(file.read_tensor(info, stored));
+    const std::byte* source = stored.data();
     std::byte* target = arena_.data() + tensor.offset;
     if (is_vector(tensor))
       pack_vector(tensor, source, target);
