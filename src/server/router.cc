@@ -7,7 +7,9 @@ const Route* find_route(const std::vector<Route>& routes, const HttpRequest& req
   std::string_view path = request.path;
   if (path.size() > 1 && path.ends_with('/'))
     path.remove_suffix(1);
-  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
+  std::string_view method = request.method;
+  if (method == "HEAD")
+    method = "GET";
   for (const Route& route : routes) {
     const bool fits = route.prefix ? path.size() > route.path.size() && path.starts_with(route.path)
                                    : path == route.path;
