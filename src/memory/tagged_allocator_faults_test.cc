@@ -211,6 +211,13 @@ TEST_F(TaggedAllocatorTest, EveryFailurePointOfTwoCyclesIsRecoveredByOneMoreWake
   EXPECT_GT(points, 50);
 }
 
+// The address sanitizer holds freed memory and ended threads back for a while.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kResidentSlack = 64 * kMiB;
+#else
+constexpr std::uint64_t kResidentSlack = 8 * kMiB;
+#endif
+
 TEST_F(TaggedAllocatorTest, RandomCyclesLeaveNothingBehind) {
   std::mt19937 random(7);
   const auto descriptors = block_references()->descriptors;
@@ -237,7 +244,7 @@ TEST_F(TaggedAllocatorTest, RandomCyclesLeaveNothingBehind) {
   EXPECT_TRUE(holds(weights_, 1));
   EXPECT_EQ(driver_.tracked_bytes(), 8 * kMiB);
   EXPECT_EQ(block_references()->descriptors, descriptors);
-  EXPECT_LT(*resident_memory(), resident + 8 * kMiB) << "one backup of 3 MiB is retained";
+  EXPECT_LT(*resident_memory(), resident + kResidentSlack) << "one backup of 3 MiB is retained";
 }
 
 }  // namespace
