@@ -11,7 +11,7 @@ import unittest
 from harness import SCRATCH, Background, Server, ServerTest, make_model, wait_until
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-LONG = {"prompt": "Once upon a time", "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
+LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "temperature": 0, "ignore_eos": True}
 
 
 class LifecycleTest(ServerTest):
@@ -303,7 +303,8 @@ class SleepAndWake(LifecycleTest):
 
 
 class UnderWay(LifecycleTest):
-    """With an answer that is being streamed."""
+    """With an answer that is being streamed, long enough to be met under way."""
+    MODEL = {"context": 8192}
 
     def setUp(self):
         super().setUp()
