@@ -1,14 +1,9 @@
 #include "executor/uniproc_executor.h"
 
-#include <algorithm>
-#include <thread>
-
 namespace dormouse {
 
 UniprocExecutor::UniprocExecutor(const EngineConfig& config)
-    : copier_(config.threads > 0 ? config.threads
-                                 : std::max(1U, std::thread::hardware_concurrency())),
-      worker_(config, driver_, copier_) {}
+    : copier_(thread_count(config)), worker_(config, driver_, copier_) {}
 
 Result<ModelFacts> UniprocExecutor::load(const LoadControl& control) {
   return worker_.load(control);

@@ -15,10 +15,6 @@ namespace {
 
 constexpr std::uint64_t kDefaultCacheBytes = std::uint64_t{256} << 20;
 
-unsigned thread_count(const EngineConfig& config) {
-  return config.threads > 0 ? config.threads : std::max(1U, std::thread::hardware_concurrency());
-}
-
 TaggedAllocator::Options allocator_options(const EngineConfig& config) {
   return {.host_memory_limit = config.host_memory_limit,
           .retain_backups = config.weight_backup == WeightBackup::kRetain,
@@ -54,6 +50,10 @@ Status check_config(const EngineConfig& config) {
 }
 
 }  // namespace
+
+unsigned thread_count(const EngineConfig& config) {
+  return config.threads > 0 ? config.threads : std::max(1U, std::thread::hardware_concurrency());
+}
 
 Worker::Worker(EngineConfig config, VmmDriver& driver, Copier& copier)
     : config_(std::move(config)),

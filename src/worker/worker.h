@@ -45,6 +45,9 @@ struct LoadControl {
   const std::atomic<bool>& cancelled;
 };
 
+// How many threads a rank computes and copies with.
+unsigned thread_count(const EngineConfig& config);
+
 class Worker {
  public:
   Worker(EngineConfig config, VmmDriver& driver, Copier& copier);
