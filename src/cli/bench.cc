@@ -15,7 +15,7 @@ int run_bench(int argc, char** argv) {
   const auto& options = std::get<BenchOptions>(parsed);
   set_log_level(LogLevel::kError);
   // Before the benchmark itself keeps the cores busy.
-  server::Json machine = machine_json();
+  Json machine = machine_json();
   auto report = options.kind == BenchKind::kSleep ? bench_sleep(options) : bench_serve(options);
   if (!report) {
     fmt::print(stderr, "dormouse bench: {}\n", report.error().message);

@@ -15,15 +15,14 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "base/unique_fd.h"
 #include "server/http_client.h"
-#include "server/json.h"
 
 namespace dormouse::cli {
 namespace {
 
 using server::HttpClient;
-using server::Json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(5);
@@ -156,7 +155,7 @@ Result<Timings> complete(const server::Address& address, const std::vector<Token
   if (response.status != 200)
     return fail(ErrorCode::kInternal,
                 fmt::format("the peer answered {}: {}", response.status, response.body));
-  DM_TRY_ASSIGN(const Json answer, server::parse_json(response.body));
+  DM_TRY_ASSIGN(const Json answer, parse_json(response.body));
   const Json* generated = answer.find("tokens_predicted");
   const Json* timings = answer.find("timings");
   if (timings == nullptr || generated == nullptr || generated->as_unsigned() != tokens)

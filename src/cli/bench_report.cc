@@ -32,21 +32,21 @@ double best(const std::vector<double>& milliseconds) {
   return *std::ranges::min_element(milliseconds);
 }
 
-server::Json times_json(const std::vector<double>& milliseconds) {
-  return server::Json::Object{{"median", median(milliseconds)}, {"best", best(milliseconds)}};
+Json times_json(const std::vector<double>& milliseconds) {
+  return Json::Object{{"median", median(milliseconds)}, {"best", best(milliseconds)}};
 }
 
 double gigabytes_per_second(std::uint64_t bytes, double milliseconds) {
   return static_cast<double>(bytes) / milliseconds / 1e6;
 }
 
-server::Json machine_json() {
+Json machine_json() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1)
     load = -1;
-  return server::Json::Object{{"processor", processor_name()},
-                              {"cores", std::thread::hardware_concurrency()},
-                              {"load_average", load}};
+  return Json::Object{{"processor", processor_name()},
+                      {"cores", std::thread::hardware_concurrency()},
+                      {"load_average", load}};
 }
 
 }  // namespace dormouse::cli

@@ -5,24 +5,24 @@
 #include <string>
 #include <vector>
 
-#include "server/json.h"
+#include "base/json.h"
 
 namespace dormouse::cli {
 
 struct BenchReport {
   std::string text;
-  server::Json json;
+  Json json;
 };
 
 double median(std::vector<double> values);  // of at least one
 double best(const std::vector<double>& milliseconds);
 
 // {"median": ..., "best": ...}
-server::Json times_json(const std::vector<double>& milliseconds);
+Json times_json(const std::vector<double>& milliseconds);
 
 double gigabytes_per_second(std::uint64_t bytes, double milliseconds);
 
 // Processor, cores and the load that was on them: what a reader needs to judge a figure.
-server::Json machine_json();
+Json machine_json();
 
 }  // namespace dormouse::cli

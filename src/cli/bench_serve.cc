@@ -17,7 +17,6 @@
 namespace dormouse::cli {
 namespace {
 
-using server::Json;
 using Clock = std::chrono::steady_clock;
 
 // When the tokens of some requests that were sent at once arrived. Must live until wait returns.

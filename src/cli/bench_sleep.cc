@@ -19,7 +19,6 @@
 namespace dormouse::cli {
 namespace {
 
-using server::Json;
 using Clock = std::chrono::steady_clock;
 
 // One sleep and the wake-up of the weights.

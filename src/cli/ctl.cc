@@ -16,7 +16,6 @@ namespace dormouse::cli {
 namespace {
 
 using server::HttpResponse;
-using server::Json;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStatusTimeout{5'000};
@@ -70,7 +69,7 @@ int unreachable(const Error& error) {
 int refused(const CtlOptions& options, const HttpResponse& response) {
   if (options.json)
     std::printf("%s\n", response.body.c_str());
-  const auto body = server::parse_json(response.body);
+  const auto body = parse_json(response.body);
   const Json* error = body ? body->find("error") : nullptr;
   std::string why = error == nullptr             ? response.body
                     : error->string() != nullptr ? *error->string()
@@ -87,7 +86,7 @@ int show(const CtlOptions& options, const Result<HttpResponse>& response,
     return unreachable(response.error());
   if (response->status != 200)
     return refused(options, *response);
-  const auto body = server::parse_json(response->body);
+  const auto body = parse_json(response->body);
   if (!body) {
     std::fprintf(stderr, "dormouse: the server's answer is not JSON; is it Dormouse?\n");
     return kExitFailed;
@@ -103,7 +102,7 @@ void follow(const Remote& remote, const std::atomic<bool>& done) {
   while (!done) {
     std::this_thread::sleep_for(kPoll);
     const auto response = remote.call("GET", "/status", kStatusTimeout);
-    const auto status = response ? server::parse_json(response->body) : Json();
+    const auto status = response ? parse_json(response->body) : Json();
     if (!status || done)
       continue;
     shown = true;

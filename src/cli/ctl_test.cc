@@ -160,7 +160,7 @@ TEST(Ctl, AWrongCommandLineOrNoServerHasItsOwnExitCode) {
 }
 
 TEST(Ctl, ShowsStatusAsATable) {
-  const auto status = server::parse_json(
+  const auto status = parse_json(
       R"({"state":"asleep","cause":"","model":"tiny","sleep_level":1,"is_sleeping":true,)"
       R"("accepts_requests":false,"requests_running":0,"requests_waiting":2,"blocks_total":64,)"
       R"("blocks_used":0,"block_size":16,"transition_phase":"","memory":{"weights":)"
@@ -175,7 +175,7 @@ TEST(Ctl, ShowsStatusAsATable) {
 }
 
 TEST(Ctl, ShowsWhatASleepDid) {
-  const auto reply = server::parse_json(
+  const auto reply = parse_json(
       R"({"state":"asleep","sleep_level":1,"changed":true,"freed_bytes":125829120,)"
       R"("seconds":0.0125,"tags":{"kv_cache":"asleep"},"receipt":{"phases_ms":{"unmap":12.5}}})");
   EXPECT_EQ(transition_table(*reply),
@@ -185,11 +185,10 @@ TEST(Ctl, ShowsWhatASleepDid) {
 }
 
 TEST(Ctl, ShowsWhatAWakeUpMapped) {
-  const auto reply =
-      server::parse_json(R"({"state":"running","changed":true,"freed_bytes":0,"seconds":2,)"
-                         R"("receipt":{"tags":{"a":{"mapped":1024},"b":{"mapped":1024}}}})");
+  const auto reply = parse_json(R"({"state":"running","changed":true,"freed_bytes":0,"seconds":2,)"
+                                R"("receipt":{"tags":{"a":{"mapped":1024},"b":{"mapped":1024}}}})");
   EXPECT_EQ(transition_table(*reply), "running after 2.00 s; 2.0 KiB mapped\n");
-  const auto idle = server::parse_json(R"({"state":"running","changed":false})");
+  const auto idle = parse_json(R"({"state":"running","changed":false})");
   EXPECT_EQ(transition_table(*idle), "running already; nothing changed\n");
 }
 

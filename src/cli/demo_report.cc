@@ -4,12 +4,10 @@
 
 #include <cmath>
 
-#include "server/json.h"
+#include "base/json.h"
 
 namespace dormouse::cli {
 namespace {
-
-using server::Json;
 
 double mebibytes(double bytes) {
   return bytes / (1 << 20);

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <iterator>
 
+#include "base/json.h"
 #include "base/unique_fd.h"
 #include "cli/demo_phase.h"
 #include "cli/demo_prompts.h"
 #include "device/host/host_memory.h"
-#include "server/json.h"
 #include "testing/tiny_model.h"
 
 namespace dormouse::cli {
@@ -155,12 +155,12 @@ TEST(DemoReport, IsOneLineOfJson) {
   report.phases[1].identical = 1;
   const std::string line = to_json(report);
   EXPECT_EQ(line.find('\n'), std::string::npos);
-  const auto json = server::parse_json(line);
+  const auto json = parse_json(line);
   ASSERT_TRUE(json);
   EXPECT_EQ(json->find("compared")->as_unsigned(), 6U);
   EXPECT_EQ(json->find("identical")->as_unsigned(), 4U);
   EXPECT_EQ(json->find("wrong")->as_unsigned(), 2U);
-  const server::Json& phase = json->find("phases")->array()->at(0);
+  const Json& phase = json->find("phases")->array()->at(0);
   EXPECT_EQ(*phase.find("instance")->string(), "single");
   EXPECT_TRUE(phase.find("connector")->is_null());
   EXPECT_EQ(phase.find("freed_bytes")->as_integer(), 100);

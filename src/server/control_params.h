@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "dormouse/result.h"
 #include "server/http.h"
-#include "server/json.h"
 
 namespace dormouse::server {
 

@@ -1,8 +1,8 @@
 // The engine's values as JSON.
 #pragma once
 
+#include "base/json.h"
 #include "dormouse/engine.h"
-#include "server/json.h"
 
 namespace dormouse::server {
 

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json.h"
 #include "server/api_server.h"
 #include "server/fake_engine.h"
 #include "server/http_client.h"
-#include "server/json.h"
 
 namespace dormouse::server {
 

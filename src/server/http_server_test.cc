@@ -4,8 +4,8 @@
 
 #include <future>
 
+#include "base/json.h"
 #include "server/http_client.h"
-#include "server/json.h"
 
 namespace dormouse::server {
 namespace {

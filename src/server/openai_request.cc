@@ -8,7 +8,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "server/field_reader.h"
+#include "base/field_reader.h"
 
 namespace dormouse::server {
 namespace {

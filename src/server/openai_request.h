@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/json.h"
 #include "dormouse/request.h"
 #include "dormouse/result.h"
-#include "server/json.h"
 
 namespace dormouse::server {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "dormouse/request.h"
-#include "server/json.h"
 #include "server/openai_request.h"
 #include "text/tokenizer.h"
 

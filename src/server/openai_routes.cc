@@ -6,8 +6,8 @@
 #include <random>
 
 #include "base/check.h"
+#include "base/field_reader.h"
 #include "base/log.h"
-#include "server/field_reader.h"
 #include "server/generation.h"
 #include "server/prompt.h"
 #include "server/replies.h"

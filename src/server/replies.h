@@ -1,9 +1,9 @@
 // Replies that every route shares: JSON, and errors in OpenAI's shape.
 #pragma once
 
+#include "base/json.h"
 #include "dormouse/result.h"
 #include "server/http.h"
-#include "server/json.h"
 
 namespace dormouse::server {
 

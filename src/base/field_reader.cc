@@ -1,11 +1,11 @@
-#include "server/field_reader.h"
+#include "base/field_reader.h"
 
 #include <fmt/core.h>
 
 #include <cmath>
 #include <limits>
 
-namespace dormouse::server {
+namespace dormouse {
 namespace {
 
 constexpr std::int64_t kMaxTokenId = std::numeric_limits<TokenId>::max();
@@ -126,4 +126,4 @@ void FieldReader::token_ids(std::string_view name, std::vector<TokenId>& target,
   target = std::move(result);
 }
 
-}  // namespace dormouse::server
+}  // namespace dormouse

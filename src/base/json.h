@@ -14,7 +14,7 @@
 
 #include "dormouse/result.h"
 
-namespace dormouse::server {
+namespace dormouse {
 
 class Json {
  public:
@@ -64,6 +64,13 @@ class Json {
   // One line, valid UTF-8; a number that is not finite becomes null.
   std::string dump() const;
 
+  // Calls with the value's C++ type: std::monostate, bool, std::int64_t, std::uint64_t, double,
+  // std::string, Array or Object.
+  template <class Visitor>
+  decltype(auto) visit(Visitor&& visitor) const {
+    return std::visit(std::forward<Visitor>(visitor), value_);
+  }
+
  private:
   void dump_to(std::string& out) const;
 
@@ -81,4 +88,9 @@ struct JsonLimits {
 // a number beyond a double, or a name that occurs twice in one object.
 Result<Json> parse_json(std::string_view text, JsonLimits limits = {});
 
-}  // namespace dormouse::server
+// The one binary encoding between processes: MessagePack of these values. Strings are any bytes.
+// Errors: kDataLoss for what is not exactly one such value within the limits.
+std::string to_msgpack(const Json& value);
+Result<Json> parse_msgpack(std::string_view bytes, JsonLimits limits = {});
+
+}  // namespace dormouse

@@ -10,11 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "dormouse/request.h"
 #include "dormouse/result.h"
-#include "server/json.h"
 
-namespace dormouse::server {
+namespace dormouse {
 
 class FieldReader {
  public:
@@ -55,4 +55,4 @@ std::optional<std::int64_t> whole_number(const Json& value, std::int64_t min, st
 // A value as it may stand in an error message: its JSON, cut short.
 std::string excerpt(const Json& value);
 
-}  // namespace dormouse::server
+}  // namespace dormouse

@@ -1,4 +1,4 @@
-#include "server/json.h"
+#include "base/json.h"
 
 #include <fmt/core.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-namespace dormouse::server {
+namespace dormouse {
 namespace {
 
 // Builds a Json from nlohmann's events, which check syntax and UTF-8.
@@ -236,4 +236,11 @@ Result<Json> parse_json(std::string_view text, JsonLimits limits) {
   return std::move(builder.result);
 }
 
-}  // namespace dormouse::server
+Result<Json> parse_msgpack(std::string_view bytes, JsonLimits limits) {
+  Builder builder(limits);
+  if (!nlohmann::json::sax_parse(bytes, &builder, nlohmann::json::input_format_t::msgpack))
+    return fail(ErrorCode::kDataLoss, "not a message: " + builder.error);
+  return std::move(builder.result);
+}
+
+}  // namespace dormouse
