@@ -15,6 +15,27 @@ enum class WeightBackup {
   kFile,     // none is made; the wake-up reads the model file again and checks its hash
 };
 
+enum class KvRole { kProducer, kConsumer, kBoth };
+
+// What becomes of a request whose KV could not be loaded.
+enum class KvLoadFailurePolicy {
+  kRecompute,  // what is missing is computed here
+  kFail,       // it ends with an error, 502
+};
+
+// --kv-transfer-config; keys and names are vLLM's.
+struct KvTransferConfig {
+  std::string kv_connector;              // empty: none
+  KvRole kv_role = KvRole::kBoth;
+  std::string engine_id;                 // empty: a random one
+  std::string kv_connector_module_path;  // of a shared library; empty: one of the built-in classes
+  std::string kv_ip = "127.0.0.1";       // where peers reach this engine's side channel
+  std::uint16_t kv_port = 14579;
+  KvLoadFailurePolicy kv_load_failure_policy = KvLoadFailurePolicy::kRecompute;
+  bool verify_kv = false;                // --verify-kv: a checksum for every block transferred
+  std::string kv_connector_extra_config = "{}";  // JSON object, the connector's own
+};
+
 struct EngineConfig {
   std::string model;              // path of a .gguf file
   std::string served_model_name;  // default: the file's name without its ending
@@ -29,6 +50,7 @@ struct EngineConfig {
   std::uint64_t host_memory_limit = 0;      // bytes for backups; 0: what the machine has available
   std::uint32_t threads = 0;                // 0: one for each core
   bool enable_prefix_caching = true;
+  KvTransferConfig kv_transfer;
 };
 
 }  // namespace dormouse

@@ -54,6 +54,7 @@ struct SleepOptions {
   int level = 1;  // 0: pause only; 1: weights to host memory, KV cache dropped; 2: both dropped
   PauseMode mode = PauseMode::kAbort;
   std::optional<std::chrono::milliseconds> deadline = std::nullopt;  // for `wait`; none: no limit
+  bool force = false;  // go on without peers that do not let go; what they pin is in the report
 };
 
 // One transition of the whole engine, as it was measured.

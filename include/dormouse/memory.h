@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -31,6 +32,17 @@ class MemoryTag {
 inline const MemoryTag kWeightsTag{"weights"};
 inline const MemoryTag kKvCacheTag{"kv_cache"};
 
+// One unmapping under way, as listeners see it.
+struct Unmapping {
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  bool force = false;  // go on without whoever does not let go, and say so in `pinned`
+  struct Pinned {
+    std::string by;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Pinned> pinned = {};
+};
+
 // Follows the mapping of one tag.
 //
 // Threads: both calls come from the thread that changes the mapping, never concurrently.
@@ -40,9 +52,9 @@ class MappingListener {
  public:
   virtual ~MappingListener() = default;
 
-  // Drains what is in flight, then drops every registration in the tag's memory.
+  // Drains what is in flight until the deadline, then drops every registration in the tag's memory.
   // On error nothing of the tag is unmapped, and after_map is called on those that had released.
-  virtual Status before_unmap() = 0;
+  virtual Status before_unmap(Unmapping& unmapping) = 0;
 
   // Registers the memory anew. Idempotent: it also runs after a wake-up that mapped nothing, so
   // that a restore that failed is tried again.
@@ -84,6 +96,8 @@ struct MemoryReceipt {
 
 // How a caller follows and cuts short a transition.
 struct TransitionControl {
+  std::chrono::milliseconds release_timeout{5'000};  // for all listeners together
+  bool force = false;                                // see Unmapping
   const std::atomic<bool>* cancelled = nullptr;  // looked at until the first hook runs
   // Phase, bytes done, bytes to do.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};

@@ -16,6 +16,7 @@ namespace dormouse {
 
 using TokenId = std::int32_t;
 using RequestId = std::uint64_t;  // unique within one engine, never reused
+using BlockId = std::uint32_t;    // of the KV cache
 
 // Names and defaults are those of the OpenAI API and of vLLM's SamplingParams.
 struct SamplingParams {
@@ -45,6 +46,8 @@ struct Request {
   SamplingParams sampling;
   std::string cache_salt;  // blocks are shared only between requests of one salt
   std::int32_t priority = 0;
+  std::string kv_transfer_params;  // JSON object for the KV connector; empty: none
+  std::string external_id;         // what peers call this request; empty: nothing in particular
 };
 
 struct TokenLogprob {
@@ -79,7 +82,8 @@ struct RequestOutput {
   std::uint32_t prompt_tokens = 0;    // with `finished`
   std::uint32_t cached_tokens = 0;    // prompt tokens found in the prefix cache
   std::uint32_t preemptions = 0;
-  RequestTimes times = {};  // with `finished`
+  RequestTimes times = {};         // with `finished`
+  std::string kv_transfer_params;  // with `finished`: JSON object for the next engine; empty: none
 };
 
 // Called on the engine's thread. It must not block, and of the engine it may call `abort` alone.

@@ -19,7 +19,8 @@ enum class ErrorCode {
   kResourceExhausted,   // not enough memory, device or host (HTTP 507)
   kUnavailable,         // asleep, loading, draining: try again later (HTTP 503)
   kDeadlineExceeded,
-  kDataLoss,  // a file or a peer's bytes are damaged
+  kDataLoss,        // a file or a peer's bytes are damaged
+  kTransferFailed,  // KV that another engine holds could not be had (HTTP 502)
   kInternal,
 };
 

@@ -23,6 +23,8 @@ std::string_view to_string(ErrorCode code) {
       return "unavailable";
     case ErrorCode::kDeadlineExceeded:
       return "deadline_exceeded";
+    case ErrorCode::kTransferFailed:
+      return "transfer_failed";
     case ErrorCode::kDataLoss:
       return "data_loss";
     case ErrorCode::kInternal:

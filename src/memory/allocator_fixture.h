@@ -27,7 +27,7 @@ class CountingListener final : public MappingListener {
   CountingListener(std::string name, std::vector<std::string>& journal, FaultPlan* faults)
       : name_(std::move(name)), journal_(journal), faults_(faults) {}
 
-  Status before_unmap() override {
+  Status before_unmap(Unmapping& /*unmapping*/) override {
     journal_.push_back("before " + name_);
     if (faults_)
       DM_TRY(faults_->check("before_unmap"));

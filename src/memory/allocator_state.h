@@ -93,7 +93,7 @@ struct TaggedAllocator::Impl {
   bool needs_copy(const Allocation& allocation) const;
   Status preflight(const Selection& to_copy) const;
   Status back_up(const Selection& to_copy, const TransitionControl& control);
-  Status release_listeners(const std::vector<MemoryTag>& tags);
+  Status release_listeners(const std::vector<MemoryTag>& tags, Unmapping& unmapping);
   Status restore_after_failure(std::vector<Listener*> released);
   void unmap_all(const Selection& chosen, const std::vector<MemoryTag>& offload,
                  MemoryReceipt& receipt);

@@ -71,14 +71,14 @@ Status Impl::restore_after_failure(std::vector<Listener*> released) {
   return first;
 }
 
-Status Impl::release_listeners(const std::vector<MemoryTag>& tags) {
+Status Impl::release_listeners(const std::vector<MemoryTag>& tags, Unmapping& unmapping) {
   std::vector<Listener*> released;
   for (Listener& entry : listeners) {
     if (!contains(tags, entry.tag))
       continue;
     released.push_back(&entry);
     entry.restored = false;
-    Status status = entry.listener->before_unmap();
+    Status status = entry.listener->before_unmap(unmapping);
     if (status)
       continue;
     if (const Status undone = restore_after_failure(released); !undone)
@@ -135,6 +135,7 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
       to_copy.push_back(&allocation);
   }
 
+  Unmapping unmapping{.force = control.force};
   std::vector<bool> had_backup;
   for (const Allocation* allocation : to_copy)
     had_backup.push_back(allocation->backup != nullptr);
@@ -145,7 +146,8 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
     clock.done("backup");
     if (control.cancelled && control.cancelled->load())
       return fail(ErrorCode::kCancelled, "cancelled before anything was unmapped");
-    DM_TRY(release_listeners(concerned));
+    unmapping.deadline = std::chrono::steady_clock::now() + control.release_timeout;
+    DM_TRY(release_listeners(concerned, unmapping));
     clock.done("hooks");
     return {};
   };
@@ -160,6 +162,8 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
     receipt.tags[allocation->tag.name()].copied_out += allocation->size;
   const auto before = driver.device_bytes_in_use();
   unmap_all(chosen, offload, receipt);
+  for (const Unmapping::Pinned& pinned : unmapping.pinned)
+    receipt.kept.push_back({pinned.by, pinned.bytes, "it did not let go, and the sleep was forced"});
   clock.done("unmap");
   if (const auto after = driver.device_bytes_in_use(); before && after)
     receipt.measured_freed = static_cast<std::int64_t>(*before - *after);

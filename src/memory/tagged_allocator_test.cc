@@ -146,7 +146,7 @@ TEST_F(TaggedAllocatorTest, AfterMapFindsTheBytesBack) {
   struct Reader final : MappingListener {
     std::function<bool()> look;
     bool found = false;
-    Status before_unmap() override { return {}; }
+    Status before_unmap(Unmapping& /*unmapping*/) override { return {}; }
     Status after_map() override {
       found = look();
       return {};

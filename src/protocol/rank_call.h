@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "dormouse/kv_connector.h"
 #include "dormouse/memory.h"
 
 namespace dormouse {
@@ -36,6 +37,9 @@ struct RankState {
   std::vector<std::string> tags_asleep;
   bool restored = true;        // no registration waits to be restored
   bool weights_valid = false;  // resident or not, a wake-up alone brings them back
+  std::string handshake;       // of the KV connector; empty: none, or its memory is asleep
+  std::string model_hash;      // of the weights' content; empty without a connector
+  KvConnectorStats connector_stats;
 };
 
 struct RankReply {

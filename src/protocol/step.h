@@ -5,11 +5,10 @@
 #include <memory>
 #include <vector>
 
+#include "dormouse/kv_connector.h"
 #include "dormouse/request.h"
 
 namespace dormouse {
-
-using BlockId = std::uint32_t;
 
 // A run of consecutive tokens of one sequence. All of its keys and values are written by this step,
 // and everything before `first_position` is already in the cache.
@@ -29,6 +28,9 @@ struct StepPlan {
   std::uint64_t step = 0;
   std::vector<ScheduledSequence> sequences;
   std::uint32_t total_tokens = 0;
+  std::string connector_meta;   // bytes of the connector's scheduler half
+  RequestIds finished;          // requests that ended since the last step
+  bool polls_connector = false; // run although nothing is computed
 };
 
 // One entry for each sequence with `samples`, in the plan's order.
@@ -39,6 +41,7 @@ struct StepResult {
     GeneratedToken token;
   };
   std::vector<Sampled> sampled;
+  std::vector<KvConnectorOutput> connector;  // of each rank; empty without a connector
 };
 
 }  // namespace dormouse

@@ -38,15 +38,19 @@ tl::unexpected<Error> not_http(std::string_view what) {
   return fail(ErrorCode::kDataLoss, fmt::format("the server's answer is not HTTP: {}", what));
 }
 
+void limit_waits(int socket, std::chrono::milliseconds timeout) {
+  const timeval limit{.tv_sec = timeout.count() / 1000,
+                      .tv_usec = static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
 int try_connect(const addrinfo& candidate, std::chrono::milliseconds timeout) {
   const int socket = ::socket(candidate.ai_family, candidate.ai_socktype | SOCK_CLOEXEC, 0);
   if (socket < 0)
     return -1;
-  const timeval limit{.tv_sec = timeout.count() / 1000,
-                      .tv_usec = static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
   const int yes = 1;
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+  limit_waits(socket, timeout);
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   if (::connect(socket, candidate.ai_addr, candidate.ai_addrlen) == 0)
     return socket;
@@ -128,6 +132,14 @@ void HttpClient::close() {
     ::close(std::exchange(socket_, -1));
 }
 
+void HttpClient::set_timeout(std::chrono::milliseconds timeout) {
+  limit_waits(socket_, timeout);
+}
+
+void HttpClient::interrupt() {
+  ::shutdown(socket_, SHUT_RDWR);
+}
+
 Result<HttpResponse> HttpClient::call(std::string_view method, std::string_view target,
                                       std::string_view body, const HeaderList& headers) {
   std::string received;
@@ -143,6 +155,12 @@ Result<HttpResponse> HttpClient::call(std::string_view method, std::string_view 
 Result<HttpResponse> HttpClient::stream(std::string_view method, std::string_view target,
                                         std::string_view body, const HeaderList& headers,
                                         const BodySink& sink) {
+  return stream(method, target, body, headers, {}, sink);
+}
+
+Result<HttpResponse> HttpClient::stream(std::string_view method, std::string_view target,
+                                        std::string_view body, const HeaderList& headers,
+                                        const HeadSink& head, const BodySink& sink) {
   std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n", method, target, host_);
   for (const auto& [name, value] : headers)
     request += fmt::format("{}: {}\r\n", name, value);
@@ -152,7 +170,7 @@ Result<HttpResponse> HttpClient::stream(std::string_view method, std::string_vie
     request += fmt::format("Content-Length: {}\r\n", body.size());
   request.append("\r\n").append(body);
   DM_TRY(send(request));
-  return receive_to(sink, method != "HEAD");
+  return receive_to(head, sink, method != "HEAD");
 }
 
 Status HttpClient::send(std::string_view bytes) {
@@ -170,7 +188,7 @@ Status HttpClient::send(std::string_view bytes) {
 
 Result<HttpResponse> HttpClient::receive() {
   std::string received;
-  auto response = receive_to([&](std::string_view part) {
+  auto response = receive_to({}, [&](std::string_view part) {
     received += part;
     return true;
   });
@@ -179,7 +197,8 @@ Result<HttpResponse> HttpClient::receive() {
   return response;
 }
 
-Result<HttpResponse> HttpClient::receive_to(const BodySink& sink, bool has_body) {
+Result<HttpResponse> HttpClient::receive_to(const HeadSink& head, const BodySink& sink,
+                                            bool has_body) {
   HttpResponse response;
   do {
     DM_TRY_ASSIGN(response, read_head());
@@ -192,6 +211,8 @@ Result<HttpResponse> HttpClient::receive_to(const BodySink& sink, bool has_body)
     return std::string_view();
   };
   response.content_type = header("content-type");
+  if (head)
+    head(response);
   if (!has_body)
     return response;
   if (header("transfer-encoding") == "chunked") {
@@ -203,7 +224,7 @@ Result<HttpResponse> HttpClient::receive_to(const BodySink& sink, bool has_body)
       if (!buffer_.empty() && !sink(std::exchange(buffer_, {})))
         break;
     } while (fill());
-    close();
+    interrupt();  // not closed: another thread may be about to interrupt
   }
   return response;
 }
@@ -233,7 +254,7 @@ Status HttpClient::read_sized(std::size_t bytes, const BodySink& sink) {
       DM_TRY(fill());
     const std::size_t n = std::min(bytes, buffer_.size());
     if (!sink(std::string_view(buffer_).substr(0, n))) {
-      close();
+      interrupt();
       return fail(ErrorCode::kCancelled, "the reader ended the call");
     }
     buffer_.erase(0, n);

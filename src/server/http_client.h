@@ -1,6 +1,6 @@
 // A small blocking HTTP/1.1 client over plain sockets: for the command line, benchmarks and tests.
 //
-// Threads: one at a time.
+// Threads: one at a time; `interrupt` from any, while no other closes, moves or destroys the client.
 // Owns:    one connection, used for one call after another.
 // Errors:  kUnavailable if the server cannot be reached or goes away, kDeadlineExceeded after the
 //          timeout without a byte, kDataLoss for what is not HTTP. A 4xx or 5xx is a response.
@@ -28,6 +28,8 @@ class HttpClient {
  public:
   // Takes a part of the body as it arrives; false ends the call and closes the connection.
   using BodySink = std::function<bool(std::string_view)>;
+  // Takes the status and the headers, before any part of the body.
+  using HeadSink = std::function<void(const HttpResponse&)>;
 
   static Result<HttpClient> connect(const Address& address, std::chrono::milliseconds timeout);
   HttpClient(HttpClient&& other) noexcept;
@@ -42,14 +44,21 @@ class HttpClient {
   Result<HttpResponse> stream(std::string_view method, std::string_view target,
                               std::string_view body, const HeaderList& headers,
                               const BodySink& sink);
+  Result<HttpResponse> stream(std::string_view method, std::string_view target,
+                              std::string_view body, const HeaderList& headers,
+                              const HeadSink& head, const BodySink& sink);
 
   Status send(std::string_view bytes);  // as they are
   Result<HttpResponse> receive();
   void close();
+  // From now on the longest wait for a byte; 0: none.
+  void set_timeout(std::chrono::milliseconds timeout);
+  // Ends the connection, and with it a call under way.
+  void interrupt();
 
  private:
   explicit HttpClient(int socket, std::string host) : socket_(socket), host_(std::move(host)) {}
-  Result<HttpResponse> receive_to(const BodySink& sink, bool has_body = true);
+  Result<HttpResponse> receive_to(const HeadSink& head, const BodySink& sink, bool has_body = true);
   Result<HttpResponse> read_head();
   Status read_sized(std::size_t bytes, const BodySink& sink);
   Status read_chunked(const BodySink& sink);

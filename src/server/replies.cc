@@ -19,6 +19,10 @@ std::string_view error_type(int status) {
       return "InternalServerError";
     case 501:
       return "NotImplementedError";
+    case 502:
+      return "BadGatewayError";
+    case 502:
+      return "BadGatewayError";
     case 503:
       return "ServiceUnavailableError";
     case 504:
@@ -49,6 +53,8 @@ int http_status(ErrorCode code, Audience audience) {
       return 503;
     case ErrorCode::kDeadlineExceeded:
       return 504;
+    case ErrorCode::kTransferFailed:
+      return 502;
     case ErrorCode::kDataLoss:
     case ErrorCode::kInternal:
       return 500;
