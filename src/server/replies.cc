@@ -21,8 +21,6 @@ std::string_view error_type(int status) {
       return "NotImplementedError";
     case 502:
       return "BadGatewayError";
-    case 502:
-      return "BadGatewayError";
     case 503:
       return "ServiceUnavailableError";
     case 504:
