@@ -47,6 +47,10 @@ CLI::Validator seconds_between(double least, double most) {
       "");
 }
 
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+}
+
 // Words that no option took: an error that names the near one.
 ExitCode check_extras(const CLI::App& app) {
   std::vector<std::string> extras = app.remaining(true);
@@ -159,15 +163,16 @@ void add_scheduling_options(CLI::App& app, EngineConfig& engine) {
       ->group(scheduling);
 }
 
-void add_server_options(CLI::App& app, ServeOptions& options, double& shutdown_seconds) {
+void add_server_options(CLI::App& app, server::HttpServerOptions& http, std::string& api_key,
+                        double& shutdown_seconds, LogLevel& log_level) {
   const char* network = "Server";
-  app.add_option("--host", options.api.http.host, "Address; any but loopback needs --api-key")
+  app.add_option("--host", http.host, "Address; any but loopback needs --api-key")
       ->capture_default_str()
       ->group(network);
-  app.add_option("--port", options.api.http.port, "0: the system picks one")
+  app.add_option("--port", http.port, "0: the system picks one")
       ->capture_default_str()
       ->group(network);
-  app.add_option("--api-key", options.api.api_key, "Key that every call but /health must carry")
+  app.add_option("--api-key", api_key, "Key that every call but /health must carry")
       ->envname("DORMOUSE_API_KEY")
       ->group(network);
   app.add_option("--shutdown-timeout", shutdown_seconds,
@@ -175,7 +180,7 @@ void add_server_options(CLI::App& app, ServeOptions& options, double& shutdown_s
       ->check(seconds_between(0, 86400))
       ->capture_default_str()
       ->group(network);
-  app.add_option("--log-level", options.log_level, "debug, info, warning, error or off")
+  app.add_option("--log-level", log_level, "debug, info, warning, error or off")
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
                                                                   {"info", LogLevel::kInfo},
@@ -206,7 +211,8 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
   add_memory_options(app, engine, kv_cache, host_limit);
   add_scheduling_options(app, engine);
   double shutdown_seconds = 30;
-  add_server_options(app, options, shutdown_seconds);
+  add_server_options(app, options.api.http, options.api.api_key, shutdown_seconds,
+                     options.log_level);
 
   bool done = false;
   if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
@@ -218,8 +224,46 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
                     device));
   if (const Status sizes = read_sizes(kv_cache, host_limit, engine); !sizes)
     return usage_error(sizes.error().message);
-  options.shutdown_timeout =
-      std::chrono::milliseconds(static_cast<std::int64_t>(shutdown_seconds * 1e3));
+  options.shutdown_timeout = to_milliseconds(shutdown_seconds);
+  return options;
+}
+
+std::variant<RouterOptions, ExitCode> parse_router(int argc, char** argv) {
+  RouterOptions options;
+  router::PdRouterOptions& router = options.router;
+  router.http.port = 8080;
+  CLI::App app(
+      "Stand in front of several engines: one computes the prompt, another pulls its KV cache and\n"
+      "answers. An instance that is asleep or gone is replaced by another, or by computing locally",
+      "dormouse router");
+  const char* instances = "Instances";
+  app.add_option("--prefill", router.prefill, "URLs of those that compute prompts")
+      ->required()
+      ->group(instances);
+  app.add_option("--decode", router.decode, "URLs of those that answer")
+      ->required()
+      ->group(instances);
+  app.add_option("--backend-api-key", router.backend_api_key, "Their key")
+      ->envname("DORMOUSE_BACKEND_API_KEY")
+      ->group(instances);
+  double prefill_seconds = 60, decode_seconds = 600;
+  app.add_option("--prefill-timeout", prefill_seconds, "Seconds until another computes the prompt")
+      ->check(seconds_between(0.001, 86400))
+      ->capture_default_str()
+      ->group(instances);
+  app.add_option("--decode-timeout", decode_seconds, "Seconds that an answer may stand still")
+      ->check(seconds_between(0.001, 86400))
+      ->capture_default_str()
+      ->group(instances);
+  double shutdown_seconds = 30;
+  add_server_options(app, router.http, router.api_key, shutdown_seconds, options.log_level);
+
+  bool done = false;
+  if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
+    return code;
+  router.prefill_timeout = to_milliseconds(prefill_seconds);
+  router.decode_timeout = to_milliseconds(decode_seconds);
+  options.shutdown_timeout = to_milliseconds(shutdown_seconds);
   return options;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "dormouse/config.h"
+#include "router/pd_router.h"
 #include "server/api_server.h"
 
 namespace dormouse::cli {
@@ -25,6 +26,12 @@ enum ExitCode : int {
 struct ServeOptions {
   EngineConfig engine;
   server::ApiServerOptions api;
+  std::chrono::milliseconds shutdown_timeout{0};
+  LogLevel log_level = LogLevel::kInfo;
+};
+
+struct RouterOptions {
+  router::PdRouterOptions router;
   std::chrono::milliseconds shutdown_timeout{0};
   LogLevel log_level = LogLevel::kInfo;
 };
@@ -65,6 +72,7 @@ struct BenchOptions {
 
 // The options, or what to exit with after help or an error has been printed.
 std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv);
+std::variant<RouterOptions, ExitCode> parse_router(int argc, char** argv);
 std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv);
 std::variant<DemoOptions, ExitCode> parse_demo(int argc, char** argv);
 std::variant<BenchOptions, ExitCode> parse_bench(int argc, char** argv);

@@ -1,8 +1,8 @@
 // A small blocking HTTP/1.1 client over plain sockets: for the command line, benchmarks and tests.
 //
-// Threads: one at a time; `interrupt` from any, while no other closes, moves or destroys the client.
-// Owns:    one connection, used for one call after another.
-// Errors:  kUnavailable if the server cannot be reached or goes away, kDeadlineExceeded after the
+// Threads: one at a time; `interrupt` from any, while no other closes, moves or destroys the
+// client. Owns:    one connection, used for one call after another. Errors:  kUnavailable if the
+// server cannot be reached or goes away, kDeadlineExceeded after the
 //          timeout without a byte, kDataLoss for what is not HTTP. A 4xx or 5xx is a response.
 #pragma once
 

@@ -1,0 +1,38 @@
+// Asks every instance for its health, again and again, and tells the pool.
+//
+// Threads: one for each instance, so that one that hangs delays no other. The destructor joins.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "router/cancellation.h"
+#include "router/instance_pool.h"
+
+namespace dormouse::router {
+
+class HealthPoller {
+ public:
+  // One that is not ready is asked more often than every `interval`: what wakes is used soon.
+  HealthPoller(InstancePool& pool, std::string backend_api_key, std::chrono::milliseconds interval);
+  ~HealthPoller();
+
+ private:
+  void run(std::size_t index);
+  InstanceState ask(std::size_t index, std::string& cause);
+
+  InstancePool& pool_;
+  const std::string backend_api_key_;
+  const std::chrono::milliseconds interval_;
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  bool stopped_ = false;
+  std::vector<Cancellation> calls_;  // one for each instance
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace dormouse::router

@@ -1,0 +1,128 @@
+#include "router/instance_pool.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace dormouse::router {
+
+std::string_view to_string(Role role) {
+  return role == Role::kPrefill ? "prefill" : "decode";
+}
+
+std::string_view to_string(InstanceState state) {
+  switch (state) {
+    case InstanceState::kReady:
+      return "ready";
+    case InstanceState::kAsleep:
+      return "asleep";
+    case InstanceState::kLoading:
+      return "loading";
+    case InstanceState::kGone:
+      break;
+  }
+  return "gone";
+}
+
+InstancePool::Turn::Turn(Turn&& other) noexcept
+    : pool_(std::exchange(other.pool_, nullptr)), index_(other.index_) {}
+
+InstancePool::Turn& InstancePool::Turn::operator=(Turn&& other) noexcept {
+  std::swap(pool_, other.pool_);
+  std::swap(index_, other.index_);
+  return *this;
+}
+
+InstancePool::Turn::~Turn() {
+  if (pool_ == nullptr)
+    return;
+  const std::lock_guard lock(pool_->mutex_);
+  --pool_->instances_[index_].in_flight;
+}
+
+const server::Address& InstancePool::Turn::address() const {
+  return pool_->address(index_);
+}
+
+void InstancePool::Turn::failed(InstanceState state, std::string cause) {
+  const std::lock_guard lock(pool_->mutex_);
+  ++pool_->instances_[index_].failures;
+  pool_->set_state_locked(index_, state, std::move(cause));
+}
+
+Result<std::vector<Instance>> InstancePool::parse(const std::vector<std::string>& prefill,
+                                                  const std::vector<std::string>& decode) {
+  std::vector<Instance> instances;
+  for (const Role role : {Role::kPrefill, Role::kDecode}) {
+    const auto& urls = role == Role::kPrefill ? prefill : decode;
+    if (urls.empty())
+      return fail(ErrorCode::kInvalidArgument,
+                  "name at least one instance with --" + std::string(to_string(role)) + " URL",
+                  std::string(to_string(role)));
+    for (const std::string& url : urls) {
+      Instance instance{.url = url, .role = role};
+      DM_TRY_ASSIGN(instance.address, server::parse_url(url));
+      instances.push_back(std::move(instance));
+    }
+  }
+  return instances;
+}
+
+InstancePool::InstancePool(std::vector<Instance> instances) : instances_(std::move(instances)) {}
+
+InstancePool::Turn InstancePool::take(Role role, Choice choice,
+                                      const std::vector<std::size_t>& tried) {
+  const std::lock_guard lock(mutex_);
+  Instance* best = nullptr;
+  const auto better = [](const Instance& a, const Instance& b) {
+    const bool a_ready = a.state == InstanceState::kReady;
+    const bool b_ready = b.state == InstanceState::kReady;
+    return a_ready != b_ready ? a_ready : a.in_flight < b.in_flight;
+  };
+  for (std::size_t i = 0; i < instances_.size(); ++i) {
+    const std::size_t index = (next_ + i) % instances_.size();
+    Instance& instance = instances_[index];
+    if (instance.role != role || std::ranges::find(tried, index) != tried.end() ||
+        (choice == Choice::kReadyOnly && instance.state != InstanceState::kReady))
+      continue;
+    if (best == nullptr || better(instance, *best))
+      best = &instance;
+  }
+  if (best == nullptr)
+    return {};
+  const auto index = static_cast<std::size_t>(best - instances_.data());
+  next_ = index + 1;
+  ++best->in_flight;
+  ++best->requests;
+  return {*this, index};
+}
+
+void InstancePool::set_state(std::size_t index, InstanceState state, std::string cause) {
+  const std::lock_guard lock(mutex_);
+  set_state_locked(index, state, std::move(cause));
+}
+
+void InstancePool::set_state_locked(std::size_t index, InstanceState state, std::string cause) {
+  Instance& instance = instances_[index];
+  if (instance.state != state)
+    log(state == InstanceState::kGone ? LogLevel::kWarning : LogLevel::kInfo, "router",
+        "instance url={} role={} state={} cause=\"{}\"", instance.url, to_string(instance.role),
+        to_string(state), cause);
+  instance.state = state;
+  instance.cause = std::move(cause);
+}
+
+bool InstancePool::any_ready(Role role) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(instances_, [role](const Instance& instance) {
+    return instance.role == role && instance.state == InstanceState::kReady;
+  });
+}
+
+std::vector<Instance> InstancePool::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return instances_;
+}
+
+}  // namespace dormouse::router

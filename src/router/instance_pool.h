@@ -1,0 +1,89 @@
+// The configured instances: what state each is in, and which one takes the next call.
+//
+// Threads: any.
+// Owns:    what is known of the instances; a call holds its instance by a Turn.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dormouse/result.h"
+#include "server/http_client.h"
+
+namespace dormouse::router {
+
+enum class Role { kPrefill, kDecode };
+enum class InstanceState {
+  kReady,
+  kAsleep,   // it answers, and takes no requests now
+  kLoading,  // it is about to, or was not asked yet
+  kGone,     // it does not answer, or is going away
+};
+std::string_view to_string(Role role);
+std::string_view to_string(InstanceState state);
+
+// Which instances may be chosen.
+enum class Choice { kReadyOnly, kAnyIfNoneIsReady };
+
+struct Instance {
+  std::string url;
+  server::Address address;
+  Role role = Role::kPrefill;
+  InstanceState state = InstanceState::kLoading;
+  std::string cause = "not asked yet";  // of a state that is not ready
+  std::uint32_t in_flight = 0;
+  std::uint64_t requests = 0;  // legs sent to it
+  std::uint64_t failures = 0;  // legs that it did not serve
+};
+
+class InstancePool {
+ public:
+  // One call to one instance; it counts as in flight meanwhile.
+  class Turn {
+   public:
+    Turn() = default;
+    Turn(Turn&& other) noexcept;
+    Turn& operator=(Turn&& other) noexcept;
+    ~Turn();
+
+    explicit operator bool() const { return pool_ != nullptr; }
+    std::size_t index() const { return index_; }
+    const server::Address& address() const;
+    // The instance did not serve this call; others are spared it until its next sign of health.
+    void failed(InstanceState state, std::string cause);
+
+   private:
+    friend class InstancePool;
+    Turn(InstancePool& pool, std::size_t index) : pool_(&pool), index_(index) {}
+    InstancePool* pool_ = nullptr;
+    std::size_t index_ = 0;
+  };
+
+  // kInvalidArgument for a URL that is none, or a role without any.
+  static Result<std::vector<Instance>> parse(const std::vector<std::string>& prefill,
+                                             const std::vector<std::string>& decode);
+  explicit InstancePool(std::vector<Instance> instances);
+
+  // The instance of this role with the fewest calls under way, in turns; none of `tried`. An
+  // empty Turn if there is none.
+  Turn take(Role role, Choice choice, const std::vector<std::size_t>& tried);
+
+  void set_state(std::size_t index, InstanceState state, std::string cause);
+  bool any_ready(Role role) const;
+  std::vector<Instance> snapshot() const;
+  std::size_t size() const { return instances_.size(); }
+  const server::Address& address(std::size_t index) const { return instances_[index].address; }
+
+ private:
+  void set_state_locked(std::size_t index, InstanceState state, std::string cause);
+
+  mutable std::mutex mutex_;
+  std::vector<Instance> instances_;
+  std::size_t next_ = 0;  // where the next choice begins
+};
+
+}  // namespace dormouse::router
