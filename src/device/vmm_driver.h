@@ -10,8 +10,11 @@
 // Units:   bytes; every size and address is a multiple of granularity().
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/unique_fd.h"
 #include "dormouse/result.h"
@@ -47,8 +50,19 @@ class VmmDriver {
   // The range stays reserved.
   virtual Status unmap(std::byte* address, std::size_t size) = 0;
 
-  // A descriptor through which another process maps the same block: it pins the block's memory.
+  // A descriptor through which another process reads the same block: it pins the block's memory.
+  // Who has it can neither write nor resize the block. The owner's mappings stay as writable as
+  // they are, but a mapping made after the first export can only be read.
   virtual Result<UniqueFd> export_block(BlockHandle block) = 0;
+  // A block of another process, to be mapped for reading alone and released like any other. It is
+  // not counted among this driver's own memory. kDataLoss: the descriptor is no block of `size`
+  // bytes, or its owner could take pages out of it.
+  virtual Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) = 0;
+
+  // Bytes of these blocks that `process` holds, as the system tells. Of this process itself only
+  // what holds them as an importer would: for reading. kUnavailable where it cannot be known.
+  virtual Result<std::uint64_t> bytes_held_by(pid_t process,
+                                              std::span<const BlockHandle> blocks) const = 0;
 
   // Memory in use on the device by all processes, as its own system reports it.
   virtual Result<std::uint64_t> device_bytes_in_use() const = 0;

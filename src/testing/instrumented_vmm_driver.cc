@@ -20,6 +20,10 @@ std::uint64_t InstrumentedVmmDriver::tracked_bytes() const {
   return sum(blocks_);
 }
 
+std::uint64_t InstrumentedVmmDriver::imported_bytes() const {
+  return sum(imported_);
+}
+
 std::uint64_t InstrumentedVmmDriver::mapped_bytes() const {
   return sum(mappings_);
 }
@@ -52,7 +56,8 @@ Result<BlockHandle> InstrumentedVmmDriver::create(std::size_t size) {
 Status InstrumentedVmmDriver::release(BlockHandle block) {
   DM_TRY(check("release"));
   DM_TRY(inner_.release(block));
-  DM_CHECK(blocks_.erase(block.id) == 1, "released a block that was not held");
+  DM_CHECK(blocks_.erase(block.id) + imported_.erase(block.id) == 1,
+           "released a block that was not held");
   return {};
 }
 
@@ -89,6 +94,14 @@ Result<UniqueFd> InstrumentedVmmDriver::export_block(BlockHandle block) {
   DM_TRY(check("export"));
   ++exports_;
   return inner_.export_block(block);
+}
+
+Result<BlockHandle> InstrumentedVmmDriver::import_block(UniqueFd descriptor, std::size_t size) {
+  DM_TRY(check("import"));
+  DM_TRY_ASSIGN(const BlockHandle block, inner_.import_block(std::move(descriptor), size));
+  imported_[block.id] = size;
+  ++imports_;
+  return block;
 }
 
 }  // namespace dormouse::testing

@@ -24,6 +24,13 @@ struct VmmDriverDecorator : VmmDriver {
   }
   Status unmap(std::byte* address, std::size_t size) override { return inner.unmap(address, size); }
   Result<UniqueFd> export_block(BlockHandle block) override { return inner.export_block(block); }
+  Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) override {
+    return inner.import_block(std::move(descriptor), size);
+  }
+  Result<std::uint64_t> bytes_held_by(pid_t process,
+                                      std::span<const BlockHandle> blocks) const override {
+    return inner.bytes_held_by(process, blocks);
+  }
   Result<std::uint64_t> device_bytes_in_use() const override { return inner.device_bytes_in_use(); }
 };
 

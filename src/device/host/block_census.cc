@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <filesystem>
@@ -18,6 +19,12 @@ namespace {
 struct OpenBlock {
   BlockIdentity identity;
   std::uint64_t bytes = 0;
+  bool writable = false;
+};
+
+struct MappedBlock {
+  BlockIdentity identity;
+  bool writable = false;
 };
 
 // The block behind an entry of /proc/PID/fd, if it is one.
@@ -27,13 +34,16 @@ std::optional<OpenBlock> block_behind(const std::filesystem::path& entry) {
   if (target.native().find(kHostBlockName) == std::string::npos)
     return std::nullopt;
   struct stat found {};
-  if (::stat(entry.c_str(), &found) != 0)
+  struct stat link {};  // its mode tells how the descriptor was opened
+  if (::stat(entry.c_str(), &found) != 0 || ::lstat(entry.c_str(), &link) != 0)
     return std::nullopt;
-  return OpenBlock{{found.st_dev, found.st_ino}, static_cast<std::uint64_t>(found.st_blocks) * 512};
+  return OpenBlock{{found.st_dev, found.st_ino},
+                   static_cast<std::uint64_t>(found.st_blocks) * 512,
+                   (link.st_mode & S_IWUSR) != 0};
 }
 
 // A line of /proc/PID/maps: addresses, rights, offset, major:minor of the device, inode, name.
-std::optional<BlockIdentity> block_in_mapping(const std::string& line) {
+std::optional<MappedBlock> block_in_mapping(const std::string& line) {
   if (line.find(kHostBlockName) == std::string::npos)
     return std::nullopt;
   std::istringstream fields(line);
@@ -45,20 +55,24 @@ std::optional<BlockIdentity> block_in_mapping(const std::string& line) {
       std::dec >> inode;
   if (!fields || colon != ':')
     return std::nullopt;
-  return BlockIdentity{makedev(major_number, minor_number), inode};
+  return MappedBlock{{makedev(major_number, minor_number), inode},
+                     rights.find('w') != std::string::npos};
 }
 
-void find_in_process(int pid, const BlockCensus& blocks, std::vector<BlockHolder>& found) {
+// Returns why the process could not be looked into, if so.
+std::error_code find_in_process(int pid, const BlockCensus& blocks,
+                                std::vector<BlockHolder>& found) {
   const std::string process = fmt::format("/proc/{}", pid);
   std::error_code hidden;
   std::filesystem::directory_iterator entry(process + "/fd", hidden);
   for (; !hidden && entry != std::filesystem::directory_iterator(); entry.increment(hidden))
     if (const auto block = block_behind(entry->path()); block && blocks.contains(block->identity))
-      found.push_back({pid, entry->path().native()});
+      found.push_back({pid, entry->path().native(), block->identity, block->writable});
   std::ifstream maps(process + "/maps");
   for (std::string line; std::getline(maps, line);)
-    if (const auto block = block_in_mapping(line); block && blocks.contains(*block))
-      found.push_back({pid, process + "/maps"});
+    if (const auto block = block_in_mapping(line); block && blocks.contains(block->identity))
+      found.push_back({pid, process + "/maps", block->identity, block->writable});
+  return hidden;
 }
 
 }  // namespace
@@ -88,6 +102,20 @@ BlockCensus gone_since(const BlockCensus& before, const BlockCensus& after) {
   return gone;
 }
 
+Result<std::uint64_t> bytes_held_by(pid_t process, const BlockCensus& blocks) {
+  std::vector<BlockHolder> holders;
+  const std::error_code hidden = find_in_process(process, blocks, holders);
+  if (hidden && hidden != std::errc::no_such_file_or_directory &&
+      hidden != std::errc::no_such_process)
+    return fail(ErrorCode::kUnavailable,
+                fmt::format("what process {} holds is hidden: {}", process, hidden.message()));
+  BlockCensus held;
+  for (const BlockHolder& holder : holders)
+    if (process != ::getpid() || !holder.writable)
+      held.insert(*blocks.find(holder.block));
+  return bytes_of(held);
+}
+
 std::vector<BlockHolder> holders_of(const BlockCensus& blocks) {
   std::vector<BlockHolder> found;
   std::error_code error;
@@ -96,7 +124,7 @@ std::vector<BlockHolder> holders_of(const BlockCensus& blocks) {
     int pid = 0;
     const auto [end, bad] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (bad == std::errc() && end == name.data() + name.size())
-      find_in_process(pid, blocks, found);
+      (void)find_in_process(pid, blocks, found);
   }
   return found;
 }

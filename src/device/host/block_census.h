@@ -5,6 +5,8 @@
 // was really given back when nobody holds the blocks that are gone.
 #pragma once
 
+#include <sys/types.h>
+
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -33,9 +35,16 @@ std::uint64_t bytes_of(const BlockCensus& blocks);
 // The blocks of `before` that are not in `after`.
 BlockCensus gone_since(const BlockCensus& before, const BlockCensus& after);
 
+// Bytes of these blocks that one process holds by a descriptor or a mapping; 0 if there is no such
+// process. Of this process itself only what holds them for reading, as an importer does.
+// kUnavailable: a process of another user.
+Result<std::uint64_t> bytes_held_by(pid_t process, const BlockCensus& blocks);
+
 struct BlockHolder {
   int pid = 0;
   std::string through;  // "/proc/12/fd/7", or "/proc/12/maps"
+  BlockIdentity block = {};
+  bool writable = false;  // opened, or mapped, for writing
 };
 
 // Every descriptor and mapping of these blocks in any process, this one included. Processes of

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "base/check.h"
+#include "device/host/block_census.h"
 #include "device/host/host_memory.h"
 
 namespace dormouse {
@@ -32,6 +34,14 @@ int protection(Access access) {
       return PROT_READ | PROT_WRITE;
   }
   return PROT_NONE;
+}
+
+// With these nobody can change the size any more, nor write by a mapping made from now on.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+bool sealed(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return seals >= 0 && (seals & kSeals) == kSeals;
 }
 
 constexpr int kReservation = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -77,12 +87,16 @@ Status HostVmmDriver::check_room(std::size_t size) {
 Result<BlockHandle> HostVmmDriver::create(std::size_t size) {
   DM_CHECK(size > 0 && size % kGranularity == 0, "block size is not a multiple of the granularity");
   DM_TRY(check_room(size));
-  UniqueFd fd(::memfd_create(kHostBlockName, MFD_CLOEXEC));
+  UniqueFd fd(::memfd_create(kHostBlockName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::fallocate(fd.get(), 0, 0, static_cast<off_t>(size)) != 0)
     return system_error("create", size);
+  return keep(std::move(fd), size);
+}
+
+BlockHandle HostVmmDriver::keep(UniqueFd fd, std::size_t created_bytes) {
   const std::lock_guard lock(mutex_);
-  created_bytes_ += size;
-  blocks_.emplace(++last_id_, Block{std::move(fd), size});
+  created_bytes_ += created_bytes;
+  blocks_.emplace(++last_id_, Block{std::move(fd), created_bytes});
   return BlockHandle{last_id_};
 }
 
@@ -90,12 +104,12 @@ Status HostVmmDriver::release(BlockHandle block) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(block.id);
   DM_CHECK(found != blocks_.end(), fmt::format("release of unknown block {}", block.id));
-  created_bytes_ -= found->second.size;
+  created_bytes_ -= found->second.created_bytes;
   blocks_.erase(found);
   return {};
 }
 
-Result<int> HostVmmDriver::descriptor_of(BlockHandle block) {
+Result<int> HostVmmDriver::descriptor_of(BlockHandle block) const {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(block.id);
   if (found == blocks_.end())
@@ -124,10 +138,39 @@ Status HostVmmDriver::unmap(std::byte* address, std::size_t size) {
 
 Result<UniqueFd> HostVmmDriver::export_block(BlockHandle block) {
   DM_TRY_ASSIGN(const int fd, descriptor_of(block));
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy)
+  if (!sealed(fd) && ::fcntl(fd, F_ADD_SEALS, kSeals) != 0)
     return system_error("export", 0);
-  return copy;
+  // A duplicate would share the right to write; only opening the file again gives it up.
+  UniqueFd read_only(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read_only)
+    return system_error("export", 0);
+  return read_only;
+}
+
+Result<BlockHandle> HostVmmDriver::import_block(UniqueFd descriptor, std::size_t size) {
+  struct stat found {};
+  if (::fstat(descriptor.get(), &found) != 0)
+    return system_error("import", size);
+  const bool whole =
+      size > 0 && size % kGranularity == 0 && static_cast<std::uint64_t>(found.st_size) == size;
+  if (!whole || !sealed(descriptor.get()))
+    return fail(ErrorCode::kDataLoss,
+                fmt::format("the descriptor is no sealed block of {} bytes", size));
+  return keep(std::move(descriptor), 0);
+}
+
+Result<std::uint64_t> HostVmmDriver::bytes_held_by(pid_t process,
+                                                   std::span<const BlockHandle> blocks) const {
+  BlockCensus census;
+  for (const BlockHandle block : blocks) {
+    DM_TRY_ASSIGN(const int fd, descriptor_of(block));
+    struct stat found {};
+    if (::fstat(fd, &found) != 0)
+      return system_error("census", 0);
+    census.emplace(BlockIdentity{found.st_dev, found.st_ino},
+                   static_cast<std::uint64_t>(found.st_size));
+  }
+  return dormouse::bytes_held_by(process, census);
 }
 
 Result<std::uint64_t> HostVmmDriver::device_bytes_in_use() const {

@@ -3,8 +3,9 @@
 //
 // Unmapping and releasing really frees the pages; a new block brings different pages to the same
 // address; and a second mapping of an old block goes on showing the old bytes, as a stale
-// registration does on a GPU. Blocks are filled with fallocate, so that lack of memory is an error
-// here and not a SIGBUS later.
+// registration does on a GPU. An exported block is sealed, so that no peer can write to it, and
+// none can shrink it under the reads of another. Blocks are filled with fallocate, so that lack of
+// memory is an error here and not a SIGBUS later.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +30,22 @@ class HostVmmDriver final : public VmmDriver {
   Status set_access(std::byte* address, std::size_t size, Access access) override;
   Status unmap(std::byte* address, std::size_t size) override;
   Result<UniqueFd> export_block(BlockHandle block) override;
+  Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) override;
+  Result<std::uint64_t> bytes_held_by(pid_t process,
+                                      std::span<const BlockHandle> blocks) const override;
   Result<std::uint64_t> device_bytes_in_use() const override;
 
  private:
   struct Block {
     UniqueFd fd;
-    std::size_t size = 0;
+    std::size_t created_bytes = 0;  // 0: of another process
   };
-  Result<int> descriptor_of(BlockHandle block);
+  Result<int> descriptor_of(BlockHandle block) const;
+  BlockHandle keep(UniqueFd fd, std::size_t created_bytes);
   Status check_room(std::size_t size);
 
   const std::uint64_t capacity_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::uint64_t last_id_ = 0;
   std::uint64_t created_bytes_ = 0;
   std::unordered_map<std::uint64_t, Block> blocks_;
