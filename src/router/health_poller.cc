@@ -76,8 +76,7 @@ InstanceState HealthPoller::ask(std::size_t index, std::string& cause) {
     return InstanceState::kGone;
   }
   const Cancellation::Watch watch(calls_[index], *client);
-  const auto response =
-      client->call("GET", "/health/ready", {}, authorization(backend_api_key_));
+  const auto response = client->call("GET", "/health/ready", {}, authorization(backend_api_key_));
   if (!response) {
     cause = response.error().message;
     return InstanceState::kGone;

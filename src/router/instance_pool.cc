@@ -75,13 +75,14 @@ InstancePool::Turn InstancePool::take(Role role, Choice choice,
                                       const std::vector<std::size_t>& tried) {
   const std::lock_guard lock(mutex_);
   Instance* best = nullptr;
+  std::size_t& next = next_[role == Role::kPrefill ? 0 : 1];
   const auto better = [](const Instance& a, const Instance& b) {
     const bool a_ready = a.state == InstanceState::kReady;
     const bool b_ready = b.state == InstanceState::kReady;
     return a_ready != b_ready ? a_ready : a.in_flight < b.in_flight;
   };
   for (std::size_t i = 0; i < instances_.size(); ++i) {
-    const std::size_t index = (next_ + i) % instances_.size();
+    const std::size_t index = (next + i) % instances_.size();
     Instance& instance = instances_[index];
     if (instance.role != role || std::ranges::find(tried, index) != tried.end() ||
         (choice == Choice::kReadyOnly && instance.state != InstanceState::kReady))
@@ -92,7 +93,7 @@ InstancePool::Turn InstancePool::take(Role role, Choice choice,
   if (best == nullptr)
     return {};
   const auto index = static_cast<std::size_t>(best - instances_.data());
-  next_ = index + 1;
+  next = index + 1;
   ++best->in_flight;
   ++best->requests;
   return {*this, index};

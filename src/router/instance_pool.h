@@ -4,6 +4,7 @@
 // Owns:    what is known of the instances; a call holds its instance by a Turn.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -83,7 +84,7 @@ class InstancePool {
 
   mutable std::mutex mutex_;
   std::vector<Instance> instances_;
-  std::size_t next_ = 0;  // where the next choice begins
+  std::array<std::size_t, 2> next_{};  // of each role, where the next choice begins
 };
 
 }  // namespace dormouse::router

@@ -22,8 +22,8 @@ constexpr std::string_view kNotForPrefill[] = {
 
 bool is_plain(std::string_view id) {
   return !id.empty() && id.size() <= kMaxClientIdBytes && std::ranges::all_of(id, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
   });
 }
 

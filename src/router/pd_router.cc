@@ -33,7 +33,8 @@ class PdRouterImpl final : public PdRouter {
                   .decode_timeout = options_.decode_timeout},
         workers_(options_.max_concurrent, options_.max_queued),
         poller_(pool_, options_.backend_api_key, options_.poll_interval) {
-    add("GET", "/health", [](auto&) { return server::json_response(Json().add("status", "ok")); },
+    add(
+        "GET", "/health", [](auto&) { return server::json_response(Json().add("status", "ok")); },
         true);
     add("GET", "/health/ready", [this](auto&) { return health_ready(pool_); });
     add("GET", "/status", [this](auto&) { return status(pool_, totals_); });
@@ -69,10 +70,11 @@ class PdRouterImpl final : public PdRouter {
  private:
   template <class Answer>
   void add(std::string_view method, std::string_view path, Answer answer, bool open = false) {
-    routes_.push_back(Route{
-        .method = method, .path = path, .open = open, .handler = [answer](auto request, auto writer) {
-          writer->reply(answer(request));
-        }});
+    routes_.push_back(
+        Route{.method = method,
+              .path = path,
+              .open = open,
+              .handler = [answer](auto request, auto writer) { writer->reply(answer(request)); }});
   }
 
   // The client is watched from here on, while its request waits for a thread too.
@@ -118,8 +120,7 @@ class PdRouterImpl final : public PdRouter {
     if (!client)
       return server::error_response(client.error(), server::Audience::kOperator);
     const Cancellation::Watch watch(cancellation, *client);
-    auto response =
-        client->call("GET", "/v1/models", {}, authorization(options_.backend_api_key));
+    auto response = client->call("GET", "/v1/models", {}, authorization(options_.backend_api_key));
     if (!response)
       return server::error_response(response.error(), server::Audience::kOperator);
     response->headers.clear();

@@ -41,7 +41,7 @@ HttpResponse pass_on(HttpResponse response) {
 
 struct RoutedRequest::DecodeAnswer {
   HttpResponse response;
-  bool begun = false;    // the head has arrived
+  bool begun = false;  // the head has arrived
   bool is_stream = false;
   bool forwarded = false;  // the client has got some of it
   EventRelay relay;
@@ -62,7 +62,8 @@ void RoutedRequest::run() {
     return writer_->reply(server::error_response(body.error(), server::Audience::kUser));
   if (body->object() == nullptr)
     return writer_->reply(server::error_response(400, "the body must be a JSON object", "body"));
-  if (const Json* params = body->find("kv_transfer_params"); params != nullptr && !params->is_null())
+  if (const Json* params = body->find("kv_transfer_params");
+      params != nullptr && !params->is_null())
     return writer_->reply(server::error_response(
         400, "kv_transfer_params: a request may not name peers; the router chooses them",
         "kv_transfer_params"));
@@ -83,8 +84,7 @@ bool RoutedRequest::prefill(const Json& request, Json& params) {
                 .api_key = backends_.api_key,
                 .timeout = backends_.prefill_timeout};
   std::vector<std::size_t> tried;
-  while (InstancePool::Turn turn =
-             backends_.pool.take(Role::kPrefill, Choice::kReadyOnly, tried)) {
+  while (InstancePool::Turn turn = backends_.pool.take(Role::kPrefill, Choice::kReadyOnly, tried)) {
     if (!tried.empty())
       ++backends_.totals.retries;
     tried.push_back(turn.index());
@@ -163,7 +163,8 @@ bool RoutedRequest::decode_on(InstancePool::Turn& turn, const std::string& body)
   if (answer.forwarded)
     return end_stream(turn, status, answer.relay.done());
   if (!status || answer.is_stream) {
-    const std::string cause = status ? "it ended a stream without an event" : status.error().message;
+    const std::string cause =
+        status ? "it ended a stream without an event" : status.error().message;
     turn.failed(InstanceState::kGone, cause);
     if (!status && status.error().code == ErrorCode::kDeadlineExceeded) {
       writer_->reply(server::error_response(504, "the decode instance did not answer in time"));

@@ -67,8 +67,9 @@ server::HttpResponse metrics(const InstancePool& pool, const Totals& totals) {
                  fmt::format("{},{}", server::label("url", instance.url),
                              server::label("role", to_string(instance.role))));
   };
-  for_each("ready", "gauge", "1 if the instance takes requests.",
-           [](const Instance& instance) { return instance.state == InstanceState::kReady ? 1 : 0; });
+  for_each("ready", "gauge", "1 if the instance takes requests.", [](const Instance& instance) {
+    return instance.state == InstanceState::kReady ? 1 : 0;
+  });
   for_each("in_flight", "gauge", "Legs under way.",
            [](const Instance& instance) { return instance.in_flight; });
   for_each("requests_total", "counter", "Legs sent to the instance.",

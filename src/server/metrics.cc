@@ -48,7 +48,7 @@ void PrometheusText::family(std::string_view name, std::string_view type, std::s
 
 void PrometheusText::line(std::string_view suffix, std::string_view more_labels, double value) {
   text_ += fmt::format("{}{}{{{}{}{}}} {}\n", name_, suffix, labels_,
-                       more_labels.empty() ? "" : ",", more_labels, value);
+                       labels_.empty() || more_labels.empty() ? "" : ",", more_labels, value);
 }
 
 void PrometheusText::series(double value, std::string_view more_labels) {

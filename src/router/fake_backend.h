@@ -1,0 +1,70 @@
+// An engine's HTTP face whose answers a test gives, and which remembers what it was asked.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "server/http_server.h"
+
+namespace dormouse::router {
+
+class FakeBackend {
+ public:
+  using Writer = std::shared_ptr<server::ResponseWriter>;
+  using Answer = std::function<void(const server::HttpRequest&, Writer)>;
+
+  explicit FakeBackend(Answer answer) : answer_(std::move(answer)) {
+    auto server = server::HttpServer::start(
+        {}, [this](auto request, auto writer) { handle(std::move(request), std::move(writer)); });
+    EXPECT_TRUE(server);
+    server_ = std::move(*server);
+  }
+
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(server_->port()); }
+  // Like a process that is killed: every connection breaks.
+  void die() { server_->stop(std::chrono::milliseconds(0)); }
+
+  void set_answer(Answer answer) {
+    const std::lock_guard lock(mutex_);
+    answer_ = std::move(answer);
+  }
+  void set_health(server::HttpResponse health) {
+    const std::lock_guard lock(mutex_);
+    health_ = std::move(health);
+  }
+
+  std::vector<server::HttpRequest> requests() {
+    const std::lock_guard lock(mutex_);
+    return requests_;
+  }
+  server::HttpRequest wait_for_request(std::size_t number = 0) {
+    std::unique_lock lock(mutex_);
+    const bool came = arrived_.wait_for(lock, std::chrono::seconds(20),
+                                        [&] { return requests_.size() > number; });
+    EXPECT_TRUE(came);
+    return came ? requests_[number] : server::HttpRequest();
+  }
+
+ private:
+  void handle(server::HttpRequest request, Writer writer) {
+    std::unique_lock lock(mutex_);
+    if (request.path == "/health/ready")
+      return writer->reply(health_);
+    requests_.push_back(request);
+    const Answer answer = answer_;
+    lock.unlock();
+    arrived_.notify_all();
+    answer(request, std::move(writer));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  Answer answer_;
+  server::HttpResponse health_ = {.body = R"({"ready":true,"state":"running","reason":""})"};
+  std::vector<server::HttpRequest> requests_;
+  std::unique_ptr<server::HttpServer> server_;
+};
+
+}  // namespace dormouse::router

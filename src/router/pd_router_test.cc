@@ -1,0 +1,296 @@
+#include "router/pd_router.h"
+
+#include <algorithm>
+
+#include "router/router_fixture.h"
+
+namespace dormouse::router {
+namespace {
+
+std::string error_of(const HttpResponse& response, const char* member) {
+  const auto body = parse_json(response.body);
+  const Json* error = body ? body->find("error") : nullptr;
+  const Json* value = error != nullptr ? error->find(member) : nullptr;
+  return value == nullptr ? "(none)" : value->string() ? *value->string() : value->dump();
+}
+
+bool has_header(const HttpResponse& response, std::string_view name) {
+  return std::ranges::any_of(response.headers,
+                             [&](const auto& header) { return header.first == name; });
+}
+
+TEST_F(RouterTest, SendsBothLegsAndPassesTheParamsOnAsTheyAre) {
+  const HttpResponse response =
+      call("POST", "/v1/completions", R"({"prompt":"x","max_tokens":5})", {{"X-Request-Id", "me"}});
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body, R"({"id":"d"})");
+  ASSERT_EQ(prefill_legs(), 1U);
+  const HttpRequest first = prefill_[0].requests()[0], second = only_decode_leg();
+  EXPECT_EQ(first.path, "/v1/completions");
+  EXPECT_EQ(first.body,
+            R"({"prompt":"x","stream":false,"n":1,"max_tokens":1,"kv_transfer_params":)"
+            R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,)"
+            R"("remote_block_ids":null,"remote_host":null,"remote_port":null}})");
+  EXPECT_EQ(second.body,
+            std::string(R"({"prompt":"x","max_tokens":5,"kv_transfer_params":)") + kParams + "}");
+  EXPECT_TRUE(first.header("x-request-id").starts_with("me-"));
+  EXPECT_EQ(first.header("x-request-id"), second.header("x-request-id"));
+  EXPECT_EQ(total("requests"), 1);
+  EXPECT_EQ(total("prefill_legs"), 1);
+  EXPECT_EQ(total("local_computations"), 0);
+  EXPECT_EQ(total("retries"), 0);
+}
+
+TEST_F(RouterTest, ChatGoesToTheChatRoute) {
+  EXPECT_EQ(call("POST", "/v1/chat/completions", R"({"messages":[]})").status, 200);
+  EXPECT_EQ(prefill_[0].wait_for_request().path, "/v1/chat/completions");
+  EXPECT_EQ(only_decode_leg().path, "/v1/chat/completions");
+}
+
+TEST_F(RouterTest, RequestsWithTheSameIdAreIndependent) {
+  for (int i = 0; i < 2; ++i)
+    call("POST", "/v1/completions", R"({"prompt":"x"})", {{"X-Request-Id", "same"}});
+  EXPECT_NE(prefill_[0].wait_for_request().header("x-request-id"),
+            prefill_[1].wait_for_request().header("x-request-id"));
+}
+
+TEST_F(RouterTest, TakesTheInstancesInTurns) {
+  complete();
+  complete();
+  EXPECT_EQ(of_instances("requests"), "1 1 1 1");
+  EXPECT_EQ(of_instances("in_flight"), "0 0 0 0");
+}
+
+TEST_F(RouterTest, AStreamIsNotHeldBack) {
+  Writer stream;
+  set_decode([&](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "text/event-stream"});
+    writer->write("data: 1\n\n");
+    stream = writer;
+  });
+  std::string received;
+  const auto response = connect().stream("POST", "/v1/completions", R"({"prompt":"x"})", {},
+                                         [&](std::string_view part) {
+                                           received += part;
+                                           if (received == "data: 1\n\n") {
+                                             stream->write("data: 2\n\ndata: [DONE]\n\n");
+                                             stream->finish();
+                                           }
+                                           return true;
+                                         });
+  ASSERT_TRUE(response) << response.error().message;
+  EXPECT_EQ(response->content_type, "text/event-stream");
+  EXPECT_EQ(received, "data: 1\n\ndata: 2\n\ndata: [DONE]\n\n");
+}
+
+TEST_F(RouterTest, APrefillInstanceThatRefusesIsReplacedByTheNext) {
+  prefill_[0].set_answer(refusal("fast asleep"));
+  EXPECT_EQ(complete().status, 200);
+  EXPECT_EQ(prefill_legs(), 2U);
+  EXPECT_NE(only_decode_leg().body.find(kParams), std::string::npos);
+  EXPECT_EQ(states(), "asleep ready ready ready");
+  EXPECT_EQ(of_instances("cause"), "fast asleep   ");
+  EXPECT_EQ(total("retries"), 1);
+  EXPECT_EQ(complete().status, 200);
+  EXPECT_EQ(prefill_[0].requests().size(), 1U) << "it was asked again although it is asleep";
+}
+
+TEST_F(RouterTest, WhenNoPrefillInstanceServesTheDecodeSideComputes) {
+  prefill_[0].set_answer(refusal("asleep"));
+  prefill_[1].die();
+  const std::string body = R"({"prompt":"x","max_tokens":5})";
+  EXPECT_EQ(complete(body).body, R"({"id":"d"})");
+  EXPECT_EQ(only_decode_leg().body, body);
+  EXPECT_EQ(states(), "asleep gone ready ready");
+  EXPECT_EQ(of_instances("failures"), "1 1 0 0");
+  EXPECT_EQ(total("local_computations"), 1);
+  EXPECT_EQ(complete(body).status, 200);
+  EXPECT_EQ(total("prefill_legs"), 2);
+  EXPECT_EQ(total("local_computations"), 2);
+}
+
+TEST_F(RouterTest, APrefillInstanceThatBreaksDownOrKeepsNothingIsReplaced) {
+  prefill_[0].set_answer(always({.status = 500, .body = "{}"}));
+  prefill_[1].set_answer(always({.body = R"({"kv_transfer_params":null})"}));
+  EXPECT_EQ(complete().status, 200);
+  EXPECT_EQ(prefill_legs(), 2U);
+  EXPECT_EQ(only_decode_leg().body.find("kv_transfer_params"), std::string::npos);
+}
+
+TEST_F(RouterTest, APrefillInstanceThatHangsIsGivenUp) {
+  start({.prefill_timeout = milliseconds(50), .poll_interval = std::chrono::hours(1)});
+  std::vector<Writer> held;
+  set_prefill([&](const HttpRequest&, const Writer& writer) { held.push_back(writer); });
+  EXPECT_EQ(complete().status, 200);
+  EXPECT_EQ(total("local_computations"), 1);
+  EXPECT_EQ(states(), "gone gone ready ready");
+}
+
+TEST_F(RouterTest, ABadRequestIsTheClientsAnswer) {
+  set_prefill(always({.status = 422, .body = R"({"error":"no"})", .content_type = "text/x"}));
+  const HttpResponse response = complete();
+  EXPECT_EQ(response.status, 422);
+  EXPECT_EQ(response.body, R"({"error":"no"})");
+  EXPECT_EQ(response.content_type, "text/x");
+  EXPECT_EQ(prefill_legs(), 1U);
+  EXPECT_EQ(decode_legs(), 0U);
+}
+
+TEST_F(RouterTest, SeveralPromptsAreComputedOnTheDecodeSide) {
+  for (const char* body : {R"({"prompt":["a","b"]})", R"({"prompt":[[1],[2]]})"})
+    EXPECT_EQ(complete(body).status, 200);
+  EXPECT_EQ(prefill_legs(), 0U);
+  EXPECT_EQ(decode_legs(), 2U);
+  EXPECT_EQ(total("local_computations"), 2);
+}
+
+TEST_F(RouterTest, ARequestMayNotNamePeers) {
+  for (const char* params : {R"({"remote_host":"10.0.0.1"})", "{}", "[]", "1", "\"x\""}) {
+    const HttpResponse response =
+        complete(std::string(R"({"prompt":"x","kv_transfer_params":)") + params + "}");
+    EXPECT_EQ(response.status, 400) << params;
+    EXPECT_EQ(error_of(response, "param"), "kv_transfer_params");
+  }
+  EXPECT_EQ(prefill_legs() + decode_legs(), 0U);
+  EXPECT_EQ(complete(R"({"prompt":"x","kv_transfer_params":null})").status, 200);
+}
+
+TEST_F(RouterTest, WhatIsNotARequestIsRefused) {
+  for (const char* body : {"", "{", "[]", "1", R"({"prompt":"x","prompt":"y"})"})
+    EXPECT_EQ(complete(body).status, 400) << body;
+  EXPECT_EQ(prefill_legs() + decode_legs(), 0U);
+}
+
+TEST_F(RouterTest, ADecodeInstanceThatRefusesIsReplacedByTheNext) {
+  decode_[0].set_answer(refusal("asleep"));
+  EXPECT_EQ(complete().status, 200);
+  ASSERT_EQ(decode_legs(), 2U);
+  EXPECT_EQ(decode_[0].requests()[0].body, decode_[1].requests()[0].body);
+  EXPECT_EQ(states(), "ready ready asleep ready");
+  EXPECT_EQ(total("retries"), 1);
+}
+
+TEST_F(RouterTest, ADecodeInstanceThatDiesBeforeItsAnswerIsReplacedByTheNext) {
+  Writer held;
+  decode_[0].set_answer([&](const HttpRequest&, const Writer& writer) { held = writer; });
+  auto answer = std::async(std::launch::async, [&] { return complete(); });
+  decode_[0].wait_for_request();
+  decode_[0].die();
+  EXPECT_EQ(answer.get().body, R"({"id":"d"})");
+  EXPECT_EQ(states(), "ready ready gone ready");
+}
+
+TEST_F(RouterTest, AStreamThatDiesBeforeItsFirstEventIsReplacedByTheNext) {
+  decode_[0].set_answer([](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "text/event-stream"});
+    writer->write("data: {");
+  });
+  EXPECT_EQ(complete().body, R"({"id":"d"})");
+}
+
+TEST_F(RouterTest, WhenNoDecodeInstanceServesTheErrorNamesEach) {
+  decode_[0].set_answer(refusal("fast asleep"));
+  decode_[1].die();
+  const HttpResponse response = complete();
+  EXPECT_EQ(response.status, 503);
+  EXPECT_TRUE(has_header(response, "retry-after"));
+  const std::string message = error_of(response, "message");
+  EXPECT_NE(message.find(decode_[0].url() + " is asleep (fast asleep)"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find(decode_[1].url() + " is gone (cannot reach"), std::string::npos)
+      << message;
+  EXPECT_EQ(call("GET", "/health/ready").status, 503);
+  decode_[0].set_answer(always({.body = "awake"}));
+  EXPECT_EQ(complete().body, "awake") << "the last resort was not tried";
+}
+
+TEST_F(RouterTest, AStreamThatBreaksOffEndsWithAnErrorEvent) {
+  Writer held;
+  set_decode([&](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "text/event-stream"});
+    writer->write("data: 1\n\ndata: {\"half");
+    held = writer;
+  });
+  std::string received;
+  const auto response = connect().stream("POST", "/v1/completions", R"({"prompt":"x"})", {},
+                                         [&](std::string_view part) {
+                                           received += part;
+                                           held.reset();
+                                           return true;
+                                         });
+  ASSERT_TRUE(response) << response.error().message;
+  EXPECT_EQ(received,
+            "data: 1\n\n"
+            R"(data: {"error":{"message":"the decode instance broke off its answer",)"
+            R"("type":"BadGatewayError","param":null,"code":502}})"
+            "\n\ndata: [DONE]\n\n");
+  EXPECT_EQ(decode_legs(), 1U);
+  EXPECT_EQ(states(), "ready ready gone ready");
+}
+
+TEST_F(RouterTest, AStreamThatEndsEarlyEndsWithAnErrorEvent) {
+  set_decode([](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "text/event-stream"});
+    writer->write("data: 1\n\n");
+    writer->finish();
+  });
+  const std::string body = complete().body;
+  EXPECT_TRUE(body.starts_with("data: 1\n\ndata: {\"error\":")) << body;
+  EXPECT_TRUE(body.ends_with("}\n\ndata: [DONE]\n\n")) << body;
+}
+
+TEST_F(RouterTest, AnAnswerThatBreaksOffIsA502) {
+  set_decode([](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({});
+    writer->write(R"({"id":"ha)");
+  });
+  const HttpResponse response = complete();
+  EXPECT_EQ(response.status, 502);
+  EXPECT_EQ(error_of(response, "type"), "BadGatewayError");
+}
+
+TEST_F(RouterTest, OtherErrorsOfTheDecodeSideAreTheClientsAnswer) {
+  set_decode(always({.status = 502, .body = "KV lost"}));
+  const HttpResponse response = complete();
+  EXPECT_EQ(response.status, 502);
+  EXPECT_EQ(response.body, "KV lost");
+  EXPECT_EQ(decode_legs(), 1U);
+}
+
+TEST_F(RouterTest, AClientThatLeavesDuringDecodeEndsTheLegAtOnce) {
+  std::promise<void> gone;
+  std::vector<Writer> held;
+  set_decode([&](const HttpRequest&, const Writer& writer) {
+    writer->on_disconnect([&] { gone.set_value(); });
+    writer->start_stream({.content_type = "text/event-stream"});
+    writer->write("data: 1\n\n");
+    held.push_back(writer);
+  });
+  connect().stream("POST", "/v1/completions", R"({"prompt":"x"})", {},
+                   [](std::string_view) { return false; });
+  ASSERT_EQ(gone.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  wait_until([&] { return of_instances("in_flight") == "0 0 0 0"; });
+  EXPECT_EQ(states(), "ready ready ready ready")
+      << "the client's leaving was blamed on an instance";
+}
+
+TEST_F(RouterTest, AClientThatLeavesDuringPrefillGetsNoDecodeLeg) {
+  std::promise<void> gone;
+  std::vector<Writer> held;
+  set_prefill([&](const HttpRequest&, const Writer& writer) {
+    writer->on_disconnect([&] { gone.set_value(); });
+    held.push_back(writer);
+  });
+  {
+    HttpClient client = connect();
+    ASSERT_TRUE(client.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"));
+    prefill_[0].wait_for_request();
+  }
+  ASSERT_EQ(gone.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  wait_until([&] { return of_instances("in_flight") == "0 0 0 0"; });
+  EXPECT_EQ(prefill_legs(), 1U);
+  EXPECT_EQ(decode_legs(), 0U);
+}
+
+}  // namespace
+}  // namespace dormouse::router
