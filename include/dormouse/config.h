@@ -25,14 +25,14 @@ enum class KvLoadFailurePolicy {
 
 // --kv-transfer-config; keys and names are vLLM's.
 struct KvTransferConfig {
-  std::string kv_connector;              // empty: none
+  std::string kv_connector;  // empty: none
   KvRole kv_role = KvRole::kBoth;
   std::string engine_id;                 // empty: a random one
   std::string kv_connector_module_path;  // of a shared library; empty: one of the built-in classes
   std::string kv_ip = "127.0.0.1";       // where peers reach this engine's side channel
   std::uint16_t kv_port = 14579;
   KvLoadFailurePolicy kv_load_failure_policy = KvLoadFailurePolicy::kRecompute;
-  bool verify_kv = false;                // --verify-kv: a checksum for every block transferred
+  bool verify_kv = false;  // --verify-kv: a checksum for every block transferred
   std::string kv_connector_extra_config = "{}";  // JSON object, the connector's own
 };
 
@@ -51,6 +51,7 @@ struct EngineConfig {
   std::uint32_t threads = 0;                // 0: one for each core
   bool enable_prefix_caching = true;
   KvTransferConfig kv_transfer;
+  std::string incarnation;  // of this start, for peers; empty: the engine draws one
 };
 
 }  // namespace dormouse

@@ -92,6 +92,10 @@ struct EngineStatus {
   std::string served_model_name;
   std::string kernel;  // which CPU kernels run: avx512vnni, avx2, scalar
   TransitionReport last_transition;
+  std::string kv_connector;    // empty: none
+  std::string engine_id;       // for peers
+  std::uint32_t kv_loads = 0;  // requests whose blocks are being loaded
+  std::uint32_t kv_sends = 0;  // requests that ended and whose blocks wait for a peer
 };
 
 struct EngineCounters;  // monotonic counters and histograms for /metrics: engine/counters.h

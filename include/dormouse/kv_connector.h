@@ -68,9 +68,9 @@ struct KvConnectorContext {
 
 // A rank's cache as it is mapped now.
 struct KvCaches {
-  std::span<std::byte> bytes;      // num_blocks * shape.block_bytes(); the address never changes
-  std::uint64_t generation = 0;    // of the mapping; grows with every wake-up
-  VmmDriver* driver = nullptr;     // whose memory it is
+  std::span<std::byte> bytes;    // num_blocks * shape.block_bytes(); the address never changes
+  std::uint64_t generation = 0;  // of the mapping; grows with every wake-up
+  VmmDriver* driver = nullptr;   // whose memory it is
   std::vector<std::uint64_t> device_blocks = {};  // behind `bytes`, by address: handles of `driver`
 };
 
@@ -78,17 +78,18 @@ struct KvCaches {
 
 using RequestIds = std::vector<RequestId>;
 
+// Gauges, and counters since the start; each has a name as in /metrics without the prefix.
+using KvConnectorStats = std::vector<std::pair<std::string, double>>;
+
 // What happened on one rank since the last step.
 struct KvConnectorOutput {
-  RequestIds finished_sending;  // blocks that the connector held may go
-  RequestIds finished_recving;  // a load ended, well or not
+  RequestIds finished_sending;             // blocks that the connector held may go
+  RequestIds finished_recving;             // a load ended, well or not
   std::vector<BlockId> invalid_block_ids;  // of loads that failed; no later than their request
   std::string failure;                     // of the first that failed: why
   std::string worker_meta;                 // for the scheduler half; empty: nothing
+  KvConnectorStats stats;                  // now; empty: as before
 };
-
-// Counters since the start; each has a name as in /metrics without the prefix.
-using KvConnectorStats = std::vector<std::pair<std::string, double>>;
 
 // Threads: every call from the rank's own thread, and none blocks for long but the waits.
 // Errors:  nothing here throws. A load that fails names its blocks and finishes all the same.
@@ -208,7 +209,8 @@ class SchedulerConnector {
 struct KvConnectorClass {
   std::string name;
   bool (*follows_mapping)(const KvTransferConfig& config) = nullptr;
-  Result<std::unique_ptr<SchedulerConnector>> (*make_scheduler)(const KvConnectorContext&) = nullptr;
+  Result<std::unique_ptr<SchedulerConnector>> (*make_scheduler)(const KvConnectorContext&) =
+      nullptr;
   Result<std::unique_ptr<WorkerConnector>> (*make_worker)(const KvConnectorContext&) = nullptr;
 };
 
@@ -219,8 +221,8 @@ KvConnectorClass kv_connector_class(std::string name) {
   return {.name = std::move(name),
           .follows_mapping =
               [](const KvTransferConfig&) { return std::is_base_of_v<FollowsMapping, WorkerHalf>; },
-          .make_scheduler = [](const KvConnectorContext& context)
-              -> Result<std::unique_ptr<SchedulerConnector>> {
+          .make_scheduler =
+              [](const KvConnectorContext& context) -> Result<std::unique_ptr<SchedulerConnector>> {
             return SchedulerHalf::create(context);
           },
           .make_worker = [](const KvConnectorContext& context)
@@ -233,12 +235,12 @@ KvConnectorClass kv_connector_class(std::string name) {
 #define DORMOUSE_KV_CONNECTOR_STRINGIZE(x) DORMOUSE_KV_CONNECTOR_STRINGIZE_(x)
 #define DORMOUSE_KV_CONNECTOR_BUILD_TAG \
   "dormouse-kv-connector-1 gcc-abi-" DORMOUSE_KV_CONNECTOR_STRINGIZE(__GXX_ABI_VERSION)
-#define DORMOUSE_KV_CONNECTOR_MODULE(make_class)                               \
-  extern "C" const char* dormouse_kv_connector_build_tag() {                   \
-    return DORMOUSE_KV_CONNECTOR_BUILD_TAG;                                    \
-  }                                                                            \
+#define DORMOUSE_KV_CONNECTOR_MODULE(make_class)                                  \
+  extern "C" const char* dormouse_kv_connector_build_tag() {                      \
+    return DORMOUSE_KV_CONNECTOR_BUILD_TAG;                                       \
+  }                                                                               \
   extern "C" void dormouse_kv_connector_class(::dormouse::KvConnectorClass* to) { \
-    *to = (make_class);                                                        \
+    *to = (make_class);                                                           \
   }
 
 }  // namespace dormouse

@@ -36,6 +36,7 @@ inline const MemoryTag kKvCacheTag{"kv_cache"};
 struct Unmapping {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   bool force = false;  // go on without whoever does not let go, and say so in `pinned`
+  const std::atomic<bool>* cancelled = nullptr;  // set: stop waiting and fail with kCancelled
   struct Pinned {
     std::string by;
     std::uint64_t bytes = 0;
@@ -98,7 +99,7 @@ struct MemoryReceipt {
 struct TransitionControl {
   std::chrono::milliseconds release_timeout{5'000};  // for all listeners together
   bool force = false;                                // see Unmapping
-  const std::atomic<bool>* cancelled = nullptr;  // looked at until the first hook runs
+  const std::atomic<bool>* cancelled = nullptr;      // looked at until the first hook runs
   // Phase, bytes done, bytes to do.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
 };

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "dormouse/kv_connector.h"
+
 namespace dormouse {
 
 // Up to how many tokens a step has to count in a bucket.
@@ -28,6 +30,9 @@ struct EngineCounters {
   std::uint64_t transition_failures = 0;
   double sleep_seconds = 0;  // spent in them
   double wake_up_seconds = 0;
+  std::uint64_t transferred_tokens = 0;  // of prompts, loaded through the KV connector
+  std::uint64_t recomputed_tokens = 0;   // of prompts, computed because a load failed
+  KvConnectorStats connector;            // the connector's own
 };
 
 }  // namespace dormouse

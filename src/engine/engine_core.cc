@@ -8,8 +8,18 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "executor/uniproc_executor.h"
+#include "kv_connector/registry.h"
 
 namespace dormouse {
+
+namespace {
+
+using std::chrono::microseconds;
+constexpr microseconds kLoadPoll{500};
+constexpr microseconds kSendPoll{10'000};
+constexpr microseconds kIdlePoll{250'000};
+
+}  // namespace
 
 std::unique_ptr<Engine> Engine::start(EngineConfig config) {
   return std::make_unique<EngineCore>(std::move(config), [](const EngineConfig& wanted) {
@@ -17,8 +27,28 @@ std::unique_ptr<Engine> Engine::start(EngineConfig config) {
   });
 }
 
+namespace {
+
+std::string random_hex() {
+  std::random_device random;
+  std::string text;
+  for (int i = 0; i < 4; ++i)
+    text += fmt::format("{:08x}", random());
+  return text;
+}
+
+EngineConfig identified(EngineConfig config) {
+  if (config.incarnation.empty())
+    config.incarnation = random_hex();
+  if (config.kv_transfer.engine_id.empty())
+    config.kv_transfer.engine_id = random_hex();
+  return config;
+}
+
+}  // namespace
+
 EngineCore::EngineCore(EngineConfig config, const ExecutorFactory& make_executor)
-    : config_(std::move(config)), executor_(make_executor(config_)) {
+    : config_(identified(std::move(config))), executor_(make_executor(config_)) {
   status_.model_path = config_.model;
   status_.served_model_name = config_.served_model_name.empty()
                                   ? std::filesystem::path(config_.model).stem().string()
@@ -37,6 +67,8 @@ EngineState EngineCore::current_state() const {
 
 Status EngineCore::load() {
   change_state([](Lifecycle& lifecycle) { lifecycle.begin_loading(); });
+  if (config_.enable_sleep_mode)
+    DM_TRY(check_sleep_supported(config_.kv_transfer));
   DM_TRY_ASSIGN(const format::GgufFile file, format::GgufFile::open(config_.model));
   DM_TRY_ASSIGN(ModelText model_text, read_model_text(file));
   const LoadControl control{.progress =
@@ -55,6 +87,11 @@ Status EngineCore::load() {
     if (model_text.tokenizer->is_end_of_generation(static_cast<TokenId>(token)))
       end_tokens_.push_back(static_cast<TokenId>(token));
 
+  {
+    const std::lock_guard lock(mutex_);
+    facts_ = facts;
+  }
+  DM_TRY(start_connector());
   pool_ = std::make_unique<BlockPool>(facts.num_blocks);
   scheduler_ = std::make_unique<Scheduler>(
       SchedulerConfig{.max_num_seqs = config_.max_num_seqs,
@@ -62,10 +99,11 @@ Status EngineCore::load() {
                       .block_size = config_.block_size,
                       .max_model_len = facts.max_model_len,
                       .enable_prefix_caching = config_.enable_prefix_caching,
-                      .end_of_generation = end_tokens_},
-      *pool_);
+                      .end_of_generation = end_tokens_,
+                      .kv_load_failure_policy = config_.kv_transfer.kv_load_failure_policy,
+                      .world_size = static_cast<std::uint32_t>(facts.world_size)},
+      *pool_, connector_.get());
   const std::lock_guard lock(mutex_);
-  facts_ = facts;
   text_ = std::move(model_text);
   return {};
 }
@@ -76,6 +114,7 @@ void EngineCore::run() {
     const RankState ranks = ask_ranks();
     change_state([&](Lifecycle& lifecycle) { lifecycle.finish_loading(ranks); });
     settle(ranks);
+    publish_handshake();
   } else {
     log(LogLevel::kError, "engine", "load failed: {}", loaded.error().message);
     change_state([&](Lifecycle& lifecycle) { lifecycle.set_failed(loaded.error().message); });
@@ -87,13 +126,19 @@ void EngineCore::run() {
     take_inbox();
     advance_controls();
     publish();
-    if (may_step() && scheduler_->has_unfinished())
+    if (may_step() && scheduler_->has_unfinished()) {
       step();
-    else
+    } else {
+      poll_connector();
       wait_for_work();
+    }
   }
   if (scheduler_)
     deliver(scheduler_->abort_all());
+  if (connector_) {
+    connector_->shutdown();
+    scheduler_->drop_transfers();
+  }
   publish();
 }
 
@@ -104,12 +149,21 @@ bool EngineCore::may_step() const {
 
 void EngineCore::step() {
   const StepPlan plan = scheduler_->plan();
-  if (plan.sequences.empty())
+  const bool computes = !plan.sequences.empty();
+  if (!computes && !plan.polls_connector)
     return wait_for_work();
-  note_step(plan);
+  if (computes)
+    note_step(plan);
   auto result = executor_->execute(plan, end_tokens_);
   if (result) {
-    deliver(scheduler_->complete(plan, *result));
+    take_connector_outputs(*result);
+    std::vector<RequestOutput> outputs = scheduler_->complete(plan, *result);
+    // The ranks know a lease before whoever got its token can come for the blocks.
+    if (scheduler_->connector_waits())
+      poll_connector();
+    deliver(std::move(outputs));
+    if (!computes)
+      wait_for_work();
     return;
   }
   log(LogLevel::kError, "engine", "step={} failed: {}", plan.step, result.error().message);
@@ -192,10 +246,21 @@ void EngineCore::wait_for_work() {
     return !arrivals_.empty() || !aborts_.empty() || abort_everything_ || shutdown_deadline_ ||
            (active_ ? active_->cancelled.load() : !controls_.empty());
   };
-  if (const auto deadline = drain_deadline())
-    wake_.wait_until(lock, *deadline, something);
+  if (const auto turn = next_turn())
+    wake_.wait_until(lock, *turn, something);
   else
     wake_.wait(lock, something);
+}
+
+std::optional<EngineCore::Clock::time_point> EngineCore::next_turn() const {
+  const auto deadline = drain_deadline();
+  if (!connector_ || !scheduler_)
+    return deadline;
+  const TransfersUnderWay transfers = scheduler_->transfers();
+  const auto interval = transfers.loads > 0   ? kLoadPoll
+                        : transfers.sends > 0 ? kSendPoll
+                                              : kIdlePoll;
+  return std::min(deadline.value_or(Clock::time_point::max()), Clock::now() + interval);
 }
 
 bool EngineCore::finished_shutting_down() {
@@ -246,6 +311,18 @@ void EngineCore::publish() {
   counters_.prefix_cache_hits = from.prefix_cache_hits;
   counters_.preemptions = from.preemptions;
   counters_.finished = from.finished;
+  counters_.transferred_tokens = from.transferred_tokens;
+  counters_.recomputed_tokens = from.recomputed_tokens;
+  if (!connector_)
+    return;
+  const TransfersUnderWay transfers = scheduler_->transfers();
+  status.kv_connector = config_.kv_transfer.kv_connector;
+  status.engine_id = config_.kv_transfer.engine_id;
+  status.kv_loads = static_cast<std::uint32_t>(transfers.loads);
+  status.kv_sends = static_cast<std::uint32_t>(transfers.sends);
+  counters_.connector = worker_stats_;
+  for (auto& stat : connector_->get_kv_connector_stats())
+    counters_.connector.push_back(std::move(stat));
 }
 
 }  // namespace dormouse

@@ -69,6 +69,8 @@ class EngineCore final : public Engine {
   };
 
   Result<TransitionReport> carry_out(ControlAction action);
+  Status check_may_unmap() const;
+  Status check_transfer(Request& request);  // under the lock
 
   // engine thread
   void run();
@@ -79,8 +81,16 @@ class EngineCore final : public Engine {
   void note_step(const StepPlan& plan);
   void deliver(std::vector<RequestOutput> outputs);
   void wait_for_work();
+  std::optional<Clock::time_point> next_turn() const;  // under the lock
   void publish();
   bool finished_shutting_down();
+
+  // engine thread: the KV connector's scheduler half (connector.cc)
+  Status start_connector();
+  void poll_connector();
+  void take_connector_outputs(const StepResult& result);
+  void publish_handshake();
+  void withdraw_handshake();
 
   // engine thread: control calls (transitions.cc)
   void advance_controls();
@@ -102,6 +112,8 @@ class EngineCore final : public Engine {
 
   Result<MemoryReceipt> on_every_rank(const RankCall& call);
   RankState ask_ranks();
+  bool waits_for_leases() const;
+  Error held_up() const;
   EngineState current_state() const;
   void settle(const RankState& ranks);
   TransitionReport report(bool changed, MemoryReceipt receipt = {}) const;
@@ -117,7 +129,12 @@ class EngineCore final : public Engine {
 
   // engine thread
   std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<SchedulerConnector> connector_;  // null without one
   std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::string> handshakes_;  // by rank, as they were asked last
+  std::string model_hash_;
+  Clock::time_point last_poll_;
+  KvConnectorStats worker_stats_;
   std::vector<TokenId> end_tokens_;
   std::unordered_map<RequestId, Caller> callers_;
   bool draining_ = false;
@@ -138,6 +155,7 @@ class EngineCore final : public Engine {
   std::shared_ptr<Control> active_;  // written by the engine thread, under the lock
   std::optional<Clock::time_point> shutdown_deadline_;
   RequestId last_id_ = 0;
+  bool warned_no_connector_ = false;
   std::mt19937_64 seeds_{std::random_device{}()};
   std::atomic<bool> cancel_load_ = false;
 

@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "engine/engine_core.h"
+#include "kv_connector/registry.h"
 
 namespace dormouse {
 
@@ -32,12 +34,26 @@ Result<RequestId> EngineCore::submit(Request request, OutputSink sink) {
                       "prompt"});
   if (const Status fits = scheduler_->check_fits(request); !fits)
     return refused(fits.error());
+  if (const Status known = check_transfer(request); !known)
+    return refused(known.error());
   if (!request.sampling.seeded)
     request.sampling.seed = seeds_();
   ++counters_.requests_accepted;
   arrivals_.push_back({++last_id_, std::move(request), std::move(sink), Clock::now()});
   wake_.notify_one();
   return last_id_;
+}
+
+Status EngineCore::check_transfer(Request& request) {
+  if (request.kv_transfer_params.empty())
+    return {};
+  if (connector_)
+    return connector_->check_request(request);
+  request.kv_transfer_params.clear();
+  if (!std::exchange(warned_no_connector_, true))
+    log(LogLevel::kWarning, "engine",
+        "Got kv_transfer_params, but no KVConnector found. Disabling KVTransfer for this request.");
+  return {};
 }
 
 void EngineCore::abort(RequestId id) {
@@ -80,15 +96,21 @@ Result<TransitionReport> EngineCore::carry_out(ControlAction action) {
   return answer.get();
 }
 
+Status EngineCore::check_may_unmap() const {
+  DM_TRY(check_sleep_supported(config_.kv_transfer));
+  if (!config_.enable_sleep_mode)
+    return fail(ErrorCode::kUnsupported,
+                "Sleep mode is off. Start the server with --enable-sleep-mode.");
+  return {};
+}
+
 Result<TransitionReport> EngineCore::sleep(SleepOptions options) {
   if (options.level < 0 || options.level > 2)
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("unknown level {}; use 0, 1 or 2", options.level), "level");
   if (options.level == 0)
     return carry_out(PauseAction{options.mode, false});
-  if (!config_.enable_sleep_mode)
-    return fail(ErrorCode::kUnsupported,
-                "Sleep mode is off. Start the server with --enable-sleep-mode.");
+  DM_TRY(check_may_unmap());
   return carry_out(SleepAction{options});
 }
 
@@ -105,9 +127,7 @@ Result<TransitionReport> EngineCore::resume() {
 }
 
 Result<TransitionReport> EngineCore::release_kv_cache_memory() {
-  if (!config_.enable_sleep_mode)
-    return fail(ErrorCode::kUnsupported,
-                "Sleep mode is off. Start the server with --enable-sleep-mode.");
+  DM_TRY(check_may_unmap());
   return carry_out(ReleaseKvCacheAction{});
 }
 

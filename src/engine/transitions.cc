@@ -11,6 +11,7 @@ namespace dormouse {
 namespace {
 
 constexpr std::string_view kScheduling = "scheduling";
+constexpr std::chrono::milliseconds kLeaseDrain{30'000};
 
 std::vector<MemoryTag> offloaded(int level) {
   return level == 1 ? std::vector{kWeightsTag} : std::vector<MemoryTag>{};
@@ -138,21 +139,34 @@ std::optional<EngineCore::Clock::time_point> EngineCore::drain_deadline() const 
 void EngineCore::advance_drain() {
   if (active_->cancelled)
     return answer(undo_drain({ErrorCode::kCancelled, "The sleep was cancelled by a later call."}));
-  if (scheduler_->has_unfinished() && may_step()) {
+  if ((scheduler_->has_unfinished() || waits_for_leases()) && may_step()) {
     const auto deadline = [&] {
       const std::lock_guard lock(mutex_);
       return drain_deadline();
     }();
-    if (deadline && Clock::now() >= *deadline)
-      return answer(undo_drain(
-          {ErrorCode::kDeadlineExceeded,
-           fmt::format(
-               "{} requests were still running at the deadline; nothing was changed. Use mode "
-               "abort, or a longer timeout",
-               scheduler_->num_running())}));
-    return;
+    if (!deadline || Clock::now() < *deadline)
+      return;
+    if (scheduler_->has_unfinished())
+      return answer(undo_drain(held_up()));
   }
   answer(after_drain());
+}
+
+// What a sleep of mode wait drains to its deadline; then it ends them.
+bool EngineCore::waits_for_leases() const {
+  const auto* sleep = std::get_if<SleepAction>(&active_->action);
+  return sleep && sleep->options.mode == PauseMode::kWait && scheduler_->transfers().sends > 0 &&
+         Clock::now() < active_->started + sleep->options.deadline.value_or(kLeaseDrain);
+}
+
+Error EngineCore::held_up() const {
+  const TransfersUnderWay transfers = scheduler_->transfers();
+  return {
+      ErrorCode::kDeadlineExceeded,
+      fmt::format("{} requests were still running at the deadline, {} of them loading KV, and "
+                  "{} held KV for peers; nothing was changed. Use mode abort, or a longer "
+                  "timeout",
+                  scheduler_->num_running() + transfers.loads, transfers.loads, transfers.sends)};
 }
 
 Result<TransitionReport> EngineCore::undo_drain(Error error) {
@@ -187,9 +201,11 @@ Result<TransitionReport> EngineCore::after_drain() {
 Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) {
   change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kSleeping, true); });
   scheduler_->preempt_all();
+  withdraw_handshake();
   auto receipt = on_every_rank(call);
   const RankState ranks = ask_ranks();
   if (!ranks.tags_asleep.empty()) {
+    scheduler_->drop_transfers();
     pool_->forget_all();
     change_state([&](Lifecycle& lifecycle) {
       lifecycle.set_level(level);
@@ -198,6 +214,7 @@ Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) 
     scheduler_->set_admission(PauseState::kPausedAll);
   }
   settle(ranks);
+  publish_handshake();
   if (receipt)
     return report(true, std::move(*receipt));
   if (ranks.tags_asleep.empty() && ranks.restored)
@@ -238,6 +255,7 @@ Result<TransitionReport> EngineCore::begin(const WakeUpAction& wake_up) {
         woken = tl::unexpected(committed.error());
     }
     settle(ask_ranks());
+    publish_handshake();
     if (!woken)
       return tl::unexpected(woken.error());
     receipt = std::move(*woken);
@@ -273,12 +291,18 @@ Result<TransitionReport> EngineCore::begin(const ReloadWeightsAction&) {
   if (std::ranges::find(asleep, kWeightsTag.name()) != asleep.end())
     return fail(ErrorCode::kFailedPrecondition,
                 "The weights are asleep. Wake them first: POST /wake_up?tags=weights.");
+  if (const auto transfers = scheduler_->transfers(); transfers.loads + transfers.sends > 0)
+    return fail(ErrorCode::kFailedPrecondition,
+                fmt::format("{} requests are loading KV and {} hold some for peers, all of the "
+                            "weights of now. Wait for them, or sleep first: POST /sleep?level=1.",
+                            transfers.loads, transfers.sends));
   scheduler_->preempt_all();
   auto receipt = on_every_rank(ReloadWeightsCall{});
   // Keys and values of the old weights must not answer for the new ones.
   if (!lifecycle_.any_asleep())
     (void)pool_->reset_cached();
   settle(ask_ranks());
+  publish_handshake();
   if (!receipt)
     return tl::unexpected(receipt.error());
   return report(true, std::move(*receipt));
@@ -293,7 +317,9 @@ Result<TransitionReport> EngineCore::begin(const ResetPrefixCacheAction& reset) 
 // --- ranks ---
 
 Result<MemoryReceipt> EngineCore::on_every_rank(const RankCall& call) {
+  const auto* sleep = active_ ? std::get_if<SleepAction>(&active_->action) : nullptr;
   const TransitionControl control{
+      .force = sleep != nullptr && sleep->options.force,
       .cancelled = active_ ? &active_->cancelled : nullptr,
       .progress = [this](std::string_view phase, std::uint64_t done, std::uint64_t total) {
         const std::lock_guard lock(mutex_);
@@ -328,7 +354,11 @@ Result<MemoryReceipt> EngineCore::on_every_rank(const RankCall& call) {
 }
 
 RankState EngineCore::ask_ranks() {
-  return fold_states(executor_->collective_rpc(ReportStateCall{}, {}));
+  const auto replies = executor_->collective_rpc(ReportStateCall{}, {});
+  handshakes_.clear();
+  for (const auto& reply : replies)
+    handshakes_.push_back(reply ? reply->state.handshake : std::string());
+  return fold_states(replies);
 }
 
 void EngineCore::settle(const RankState& ranks) {

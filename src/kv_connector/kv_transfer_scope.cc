@@ -75,6 +75,8 @@ KvConnectorOutput KvTransferScope::after_forward(bool computed, const RequestIds
   connector_->get_block_ids_with_load_errors(output);
   output.worker_meta = connector_->build_connector_worker_meta();
   connector_->clear_connector_metadata();
+  if (!computed)
+    output.stats = connector_->get_kv_connector_stats();
   return output;
 }
 

@@ -5,7 +5,7 @@
 //
 // Owns:    the worker half and its subscription.
 // Threads: one, the worker's.
-// Order:   before_forward, the layers if there are any, after_forward, again.
+// Order:   before_forward, the layers if there are any, after_forward or forward_failed, again.
 #pragma once
 
 #include <memory>
@@ -29,11 +29,12 @@ class KvTransferScope {
   void before_forward(const std::string& metadata);
   void wait_for_layer_load(std::uint32_t layer) { connector_->wait_for_layer_load(layer); }
   void save_kv_layer(std::uint32_t layer) { connector_->save_kv_layer(layer); }
+  // Leaves what finished for the next step's report.
+  void forward_failed() { connector_->clear_connector_metadata(); }
   KvConnectorOutput after_forward(bool computed, const RequestIds& finished);
 
   // Empty while the cache is not mapped.
   std::string handshake_metadata() const;
-  KvConnectorStats stats() const { return connector_->get_kv_connector_stats(); }
 
  private:
   class Listener;

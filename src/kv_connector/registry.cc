@@ -23,7 +23,8 @@ std::string names_of(const std::vector<KvConnectorClass>& classes) {
 
 Status unusable(const std::string& path, const std::string& why) {
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("kv_connector_module_path {}: {}", path, why), "kv_connector_module_path");
+              fmt::format("kv_connector_module_path {}: {}", path, why),
+              "kv_connector_module_path");
 }
 
 Status check_build_tag(void* module, const std::string& path) {
@@ -86,12 +87,15 @@ Status read_policy(FieldReader& fields, KvLoadFailurePolicy& policy) {
 }
 
 Status check_keys(const Json& object) {
-  static constexpr std::string_view kKnown[] = {
-      "kv_connector", "kv_role",
-      "engine_id",    "kv_connector_module_path",
-      "kv_ip",        "kv_port",
-      "verify_kv",    "kv_load_failure_policy",
-      "kv_connector_extra_config"};
+  static constexpr std::string_view kKnown[] = {"kv_connector",
+                                                "kv_role",
+                                                "engine_id",
+                                                "kv_connector_module_path",
+                                                "kv_ip",
+                                                "kv_port",
+                                                "verify_kv",
+                                                "kv_load_failure_policy",
+                                                "kv_connector_extra_config"};
   for (const auto& [key, value] : *object.object())
     if (std::ranges::find(kKnown, key) == std::end(kKnown))
       return fail(ErrorCode::kInvalidArgument,

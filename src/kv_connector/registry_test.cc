@@ -54,8 +54,7 @@ TEST(Registry, NamesWhatExistsWhenAskedForWhatDoesNot) {
 
 TEST(Registry, RefusesModulesThatAreNone) {
   for (const char* path : {"/nonexistent.so", "/etc/hostname", "libm.so.6"}) {
-    const auto found =
-        find_kv_connector({.kv_connector = "x", .kv_connector_module_path = path});
+    const auto found = find_kv_connector({.kv_connector = "x", .kv_connector_module_path = path});
     ASSERT_FALSE(found) << path;
     EXPECT_THAT(found.error().message, HasSubstr(path));
   }

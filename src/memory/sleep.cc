@@ -135,7 +135,7 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
       to_copy.push_back(&allocation);
   }
 
-  Unmapping unmapping{.force = control.force};
+  Unmapping unmapping{.force = control.force, .cancelled = control.cancelled};
   std::vector<bool> had_backup;
   for (const Allocation* allocation : to_copy)
     had_backup.push_back(allocation->backup != nullptr);
@@ -163,7 +163,8 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
   const auto before = driver.device_bytes_in_use();
   unmap_all(chosen, offload, receipt);
   for (const Unmapping::Pinned& pinned : unmapping.pinned)
-    receipt.kept.push_back({pinned.by, pinned.bytes, "it did not let go, and the sleep was forced"});
+    receipt.kept.push_back(
+        {pinned.by, pinned.bytes, "it did not let go, and the sleep was forced"});
   clock.done("unmap");
   if (const auto after = driver.device_bytes_in_use(); before && after)
     receipt.measured_freed = static_cast<std::int64_t>(*before - *after);

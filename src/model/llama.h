@@ -24,6 +24,7 @@
 #include "format/gguf.h"
 #include "kernels/cpu/kernels.h"
 #include "kv_cache/layout.h"
+#include "model/layer_observer.h"
 #include "model/llama_config.h"
 #include "protocol/step.h"
 
@@ -86,9 +87,10 @@ class LlamaModel {
   // Computes all tokens of the plan, writes their keys and values, and one row of vocab_size logits
   // for each sequence with `samples`, in plan order. Errors: kInvalidArgument for a token outside
   // the vocabulary, or a plan that does not fit the scratch, the logits or its block tables;
-  // nothing was written then.
+  // nothing was written then. `observer` may be null.
   Status forward(const StepPlan& step, std::byte* kv_cache, const KvLayout& layout,
-                 ThreadPool& pool, std::span<std::byte> scratch, std::span<float> logits) const;
+                 ThreadPool& pool, std::span<std::byte> scratch, std::span<float> logits,
+                 LayerObserver* observer = nullptr) const;
 
  private:
   ModelPlan plan_;

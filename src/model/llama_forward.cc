@@ -124,9 +124,12 @@ kernels::KvHead ForwardPass::kv_head(std::size_t layer, std::size_t head) const 
           config_.head_dim};
 }
 
-void ForwardPass::run(Team& team, float* logits) {
+void ForwardPass::run(Team& team, float* logits, LayerObserver* observer) {
   team.share(rows_.size(), [&](std::size_t row) { start_row(row); });
   for (std::size_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (observer != nullptr)
+      team.share(1,
+                 [&](std::size_t) { observer->before_layer(static_cast<std::uint32_t>(layer)); });
     const PackedMatrix inputs[] = {matrix(layer, LayerTensor::kQuery),
                                    matrix(layer, LayerTensor::kKey),
                                    matrix(layer, LayerTensor::kValue)};
@@ -140,6 +143,8 @@ void ForwardPass::run(Team& team, float* logits) {
         {matrix(layer, LayerTensor::kAttentionOutput), buffers_.residual, true}};
     multiply(team, buffers_.attended, rows_.size(), output);
     feed_forward(team, layer);
+    if (observer != nullptr)
+      team.share(1, [&](std::size_t) { observer->after_layer(static_cast<std::uint32_t>(layer)); });
   }
   const PackedMatrix head[] = {matrix(index_.output)};
   normalize(team, sampled_rows_, vector(index_.output_norm), head);
@@ -333,8 +338,8 @@ Status check_step(const StepPlan& step, const LlamaConfig& config, const KvLayou
 }  // namespace
 
 Status LlamaModel::forward(const StepPlan& step, std::byte* kv_cache, const KvLayout& layout,
-                           ThreadPool& pool, std::span<std::byte> scratch,
-                           std::span<float> logits) const {
+                           ThreadPool& pool, std::span<std::byte> scratch, std::span<float> logits,
+                           LayerObserver* observer) const {
   DM_TRY(check_step(step, plan_.config, layout, logits.size()));
   const ForwardBuffers buffers(plan_.config, step.total_tokens, pool.size(), scratch.data());
   if (buffers.bytes > scratch.size())
@@ -343,7 +348,7 @@ Status LlamaModel::forward(const StepPlan& step, std::byte* kv_cache, const KvLa
                             step.total_tokens, pool.size(), buffers.bytes, scratch.size()),
                 "scratch");
   ForwardPass pass(plan_, arena_.data(), kernels_, step, kv_cache, layout, buffers, pool.size());
-  pool.run([&](Team& team) { pass.run(team, logits.data()); });
+  pool.run([&](Team& team) { pass.run(team, logits.data(), observer); });
   return {};
 }
 

@@ -37,7 +37,7 @@ class ForwardPass {
               const ForwardBuffers& buffers, unsigned threads);
 
   // Every thread of the team calls it.
-  void run(Team& team, float* logits);
+  void run(Team& team, float* logits, LayerObserver* observer);
 
  private:
   struct TokenRow {

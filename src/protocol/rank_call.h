@@ -39,7 +39,6 @@ struct RankState {
   bool weights_valid = false;  // resident or not, a wake-up alone brings them back
   std::string handshake;       // of the KV connector; empty: none, or its memory is asleep
   std::string model_hash;      // of the weights' content; empty without a connector
-  KvConnectorStats connector_stats;
 };
 
 struct RankReply {

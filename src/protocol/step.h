@@ -28,9 +28,9 @@ struct StepPlan {
   std::uint64_t step = 0;
   std::vector<ScheduledSequence> sequences;
   std::uint32_t total_tokens = 0;
-  std::string connector_meta;   // bytes of the connector's scheduler half
-  RequestIds finished;          // requests that ended since the last step
-  bool polls_connector = false; // run although nothing is computed
+  std::string connector_meta;    // bytes of the connector's scheduler half
+  RequestIds finished;           // requests that ended since the last step
+  bool polls_connector = false;  // run although nothing is computed
 };
 
 // One entry for each sequence with `samples`, in the plan's order.

@@ -14,12 +14,13 @@ StepPlan Scheduler::plan() {
   DM_CHECK(!step_in_flight_, "one step is in flight at a time");
   StepPlan plan;
   plan.step = next_step_;
-  if (pause_state_ == PauseState::kPausedAll)
-    return plan;
-  schedule_decodes(plan);
-  schedule_prefills(plan);
-  admit_waiting(plan);
-  if (plan.sequences.empty())
+  if (pause_state_ != PauseState::kPausedAll) {
+    schedule_decodes(plan);
+    schedule_prefills(plan);
+    admit_waiting(plan);
+  }
+  attach_connector(plan);
+  if (plan.sequences.empty() && !plan.polls_connector)
     return plan;
   step_in_flight_ = true;
   ++next_step_;
@@ -45,28 +46,47 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 }
 
 void Scheduler::admit_waiting(StepPlan& plan) {
-  while (running_.size() < config_.max_num_seqs && budget_left(plan) > 0) {
-    const auto next = std::ranges::find_if(waiting_, [this](const Sequence* sequence) {
-      return sequence->started || pause_state_ == PauseState::kUnpaused;
-    });
-    if (next == waiting_.end() || !admit(**next))
+  bool room = true;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (running_.size() >= config_.max_num_seqs || budget_left(plan) == 0)
       return;
-    Sequence& admitted = **next;
-    waiting_.erase(next);
-    running_.insert(&admitted);
-    schedule(plan, admitted);
+    Sequence& sequence = **next;
+    const bool may_start = sequence.started || pause_state_ == PauseState::kUnpaused;
+    // Behind one that lacks room only those go that hold their blocks already.
+    const bool considered = may_start && (room || !sequence.blocks.empty());
+    const Admission admission = considered ? admit(sequence) : Admission::kLater;
+    room = room && admission != Admission::kNoRoom;
+    if (admission == Admission::kNoRoom || admission == Admission::kLater) {
+      ++next;
+      continue;
+    }
+    next = waiting_.erase(next);
+    if (admission == Admission::kLoading) {
+      loading_.insert(&sequence);
+      continue;
+    }
+    running_.insert(&sequence);
+    schedule(plan, sequence);
   }
 }
 
 // All or nothing: blocks for every token so far, so that a prompt under way never lacks one.
-bool Scheduler::admit(Sequence& sequence) {
+Scheduler::Admission Scheduler::admit(Sequence& sequence) {
+  if (!sequence.blocks.empty())
+    return Admission::kReady;  // a load has ended
   std::vector<BlockId> prefix = find_cached_prefix(sequence);
   const auto num_cached = static_cast<std::uint32_t>(prefix.size());
   const auto num_free =
       std::ranges::count_if(prefix, [this](BlockId block) { return pool_.holders(block) == 0; });
   const std::uint32_t needed = blocks_for(sequence.length());
   if (needed - num_cached + static_cast<std::uint32_t>(num_free) > pool_.free())
-    return false;
+    return Admission::kNoRoom;
+  std::optional<KvMatch> match = KvMatch{};
+  if (connector_ != nullptr && !sequence.asked_connector)
+    match = connector_->get_num_new_matched_tokens(kv_request(sequence),
+                                                   num_cached * config_.block_size);
+  if (!match)
+    return Admission::kLater;
 
   for (const BlockId block : prefix)
     pool_.acquire_cached(block);
@@ -75,15 +95,15 @@ bool Scheduler::admit(Sequence& sequence) {
     sequence.blocks.push_back(*pool_.allocate());
   sequence.published = num_cached;
   sequence.computed = num_cached * config_.block_size;
-  if (sequence.started)
-    return true;
-  sequence.started = true;
-  sequence.cached_tokens = sequence.computed;
-  if (config_.enable_prefix_caching) {
-    counters_.prefix_cache_queries += sequence.prompt_length;
-    counters_.prefix_cache_hits += sequence.cached_tokens;
+  if (!sequence.started) {
+    sequence.started = true;
+    sequence.cached_tokens = sequence.computed;
+    if (config_.enable_prefix_caching) {
+      counters_.prefix_cache_queries += sequence.prompt_length;
+      counters_.prefix_cache_hits += sequence.cached_tokens;
+    }
   }
-  return true;
+  return start_load(sequence, *match);
 }
 
 bool Scheduler::make_room_for_next_token(Sequence& sequence) {
@@ -166,6 +186,7 @@ void Scheduler::release_blocks(Sequence& sequence) {
   sequence.blocks.clear();
   sequence.published = 0;
   sequence.computed = 0;
+  sequence.external = 0;
 }
 
 std::uint32_t Scheduler::blocks_for(std::uint32_t num_tokens) const {

@@ -20,11 +20,11 @@ SchedulerConfig checked(SchedulerConfig config) {
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config, BlockPool& pool)
-    : config_(checked(std::move(config))), pool_(pool) {}
+Scheduler::Scheduler(SchedulerConfig config, BlockPool& pool, SchedulerConnector* connector)
+    : config_(checked(std::move(config))), pool_(pool), connector_(connector) {}
 
 Scheduler::~Scheduler() {
-  for (Sequence* sequence : running_)
+  for (auto& [id, sequence] : sequences_)
     release_blocks(*sequence);
   for (auto& sequence : retiring_)
     release_blocks(*sequence);
@@ -68,15 +68,20 @@ Status Scheduler::add(RequestId id, Request request) {
   sequence->tokens = std::move(request.prompt);
   sequence->prompt_length = sequence->length();
   sequence->hashes.push_back(hasher_.root(request.cache_salt));
+  sequence->cache_salt = std::move(request.cache_salt);
+  sequence->kv_transfer_params = std::move(request.kv_transfer_params);
   const auto [entry, is_new] = sequences_.emplace(id, std::move(sequence));
   DM_CHECK(is_new, "request ids are never reused");
   waiting_.insert(entry->second.get());
+  if (connector_ != nullptr)
+    connector_->on_new_request(kv_request(*entry->second));
   return {};
 }
 
 std::vector<RequestOutput> Scheduler::complete(const StepPlan& plan, const StepResult& result) {
   DM_CHECK(result.step == plan.step, "a result belongs to its step");
-  std::vector<RequestOutput> outputs;
+  take_connector_outputs(result.connector);
+  std::vector<RequestOutput> outputs = fail_invalid_steps(plan);
   auto sampled = result.sampled.begin();
   for (const ScheduledSequence& scheduled : plan.sequences) {
     const GeneratedToken* token = nullptr;
@@ -89,11 +94,21 @@ std::vector<RequestOutput> Scheduler::complete(const StepPlan& plan, const StepR
     if (sequence == nullptr)
       continue;
     sequence->in_flight = false;
+    const std::uint32_t valid = valid_until(*sequence, scheduled.first_position);
+    if (valid < scheduled.first_position) {  // computed from what a failed load left
+      counters_.transferred_tokens -= sequence->computed - valid;
+      counters_.recomputed_tokens += sequence->computed - valid;
+      sequence->computed = valid;
+      forget_invalid(*sequence);
+      continue;
+    }
     sequence->computed += static_cast<std::uint32_t>(scheduled.tokens.size());
     publish_computed(*sequence);
     if (token != nullptr)
       outputs.push_back(take_token(*sequence, *token));
   }
+  for (RequestOutput& output : end_transfers())
+    outputs.push_back(std::move(output));
   end_step(plan);
   return outputs;
 }
@@ -110,8 +125,8 @@ std::vector<RequestOutput> Scheduler::fail_step(const StepPlan& plan, const Erro
 void Scheduler::end_step(const StepPlan& plan) {
   DM_CHECK(step_in_flight_ && plan.step + 1 == next_step_, "this step is not in flight");
   for (auto& sequence : retiring_)
-    release_blocks(*sequence);
-  retiring_.clear();
+    sequence->in_flight = false;
+  release_unused();
   step_in_flight_ = false;
 }
 
@@ -136,7 +151,7 @@ std::optional<RequestOutput> Scheduler::finish_error(RequestId id, Error error) 
 
 std::vector<RequestOutput> Scheduler::abort_all() {
   std::vector<RequestId> ids;
-  for (const Queue* queue : {&running_, &waiting_})
+  for (const Queue* queue : {&running_, &loading_, &waiting_})
     for (const Sequence* sequence : *queue)
       ids.push_back(sequence->id);
   std::vector<RequestOutput> outputs;
@@ -149,6 +164,8 @@ void Scheduler::preempt_all() {
   DM_CHECK(!step_in_flight_, "a step in flight still writes to its blocks");
   while (!running_.empty())
     preempt(**running_.rbegin());
+  for (Sequence* sequence : waiting_)
+    release_blocks(*sequence);
 }
 
 bool Scheduler::has_unfinished() const {
@@ -158,7 +175,8 @@ bool Scheduler::has_unfinished() const {
     case PauseState::kUnpaused:
       return !sequences_.empty();
     case PauseState::kPausedNew:
-      return !running_.empty() || std::ranges::any_of(waiting_, &Sequence::started);
+      return !running_.empty() || !loading_.empty() ||
+             std::ranges::any_of(waiting_, &Sequence::started);
     case PauseState::kPausedAll:
       return false;
   }
@@ -199,11 +217,29 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason, RequestOutput& o
   ++counters_.finished[static_cast<std::size_t>(reason)];
   running_.erase(&sequence);
   waiting_.erase(&sequence);
-  auto entry = sequences_.extract(sequence.id);
-  if (sequence.in_flight)
-    retiring_.push_back(std::move(entry.mapped()));
+  loading_.erase(&sequence);
+  if (connector_ != nullptr) {
+    ended_.push_back(sequence.id);
+    KvRequestFinished answer =
+        connector_->request_finished(kv_request(sequence, reason), sequence.blocks);
+    sequence.sending = answer.delay_free;
+    output.kv_transfer_params = std::move(answer.kv_transfer_params);
+  }
+  retire(std::move(sequences_.extract(sequence.id).mapped()));
+}
+
+void Scheduler::retire(std::unique_ptr<Sequence> sequence) {
+  if (sequence->in_use())
+    retiring_.push_back(std::move(sequence));
   else
-    release_blocks(sequence);
+    release_blocks(*sequence);
+}
+
+void Scheduler::release_unused() {
+  const auto unused = std::ranges::stable_partition(retiring_, &Sequence::in_use);
+  for (auto& sequence : unused)
+    release_blocks(*sequence);
+  retiring_.erase(unused.begin(), unused.end());
 }
 
 }  // namespace dormouse

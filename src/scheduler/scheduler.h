@@ -7,7 +7,11 @@
 // same result. What is planned depends on the scheduler's and the pool's state alone: no clock, no
 // device, no chance.
 //
-// Owns:    the sequences; holds blocks of the pool, which must outlive it.
+// With a KV connector a request may first wait for blocks that are loaded, and its blocks may be
+// held after its end until they are sent. What a load did not bring is computed, or the request
+// ends with kTransferFailed, as the policy says.
+//
+// Owns:    the sequences; holds blocks of the pool, which must outlive it, as must the connector.
 // Threads: one, the engine's.
 // Order:   plan, then complete or fail_step with that same plan, then plan again. An empty plan is
 //          not completed. Everything but plan and preempt_all may be called while a step is in
@@ -19,12 +23,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "dormouse/kv_connector.h"
 #include "dormouse/request.h"
 #include "dormouse/result.h"
 #include "kv_cache/block_pool.h"
@@ -40,6 +48,8 @@ struct SchedulerConfig {
   std::uint32_t max_model_len = 2048;          // prompt and output together, tokens
   bool enable_prefix_caching = true;
   std::vector<TokenId> end_of_generation;  // the model's stop tokens; ignore_eos disregards them
+  KvLoadFailurePolicy kv_load_failure_policy = KvLoadFailurePolicy::kRecompute;
+  std::uint32_t world_size = 1;  // ranks that report what the connector finished
 };
 
 enum class PauseState {
@@ -56,11 +66,20 @@ struct SchedulerCounters {
   std::uint64_t prefix_cache_hits = 0;         // of those, found
   std::uint64_t preemptions = 0;               // sequences
   std::array<std::uint64_t, 4> finished = {};  // requests, by FinishReason
+  std::uint64_t transferred_tokens = 0;        // of prompts, loaded through the connector
+  std::uint64_t recomputed_tokens = 0;         // of prompts, computed because a load failed
+};
+
+// What the connector does with blocks now.
+struct TransfersUnderWay {
+  std::size_t loads = 0;  // requests that wait for blocks, or ended while they were loaded
+  std::size_t sends = 0;  // requests that ended and whose blocks are held
 };
 
 class Scheduler {
  public:
-  Scheduler(SchedulerConfig config, BlockPool& pool);
+  // `connector` may be null.
+  Scheduler(SchedulerConfig config, BlockPool& pool, SchedulerConnector* connector = nullptr);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -72,8 +91,10 @@ class Scheduler {
   // What add would refuse. Looks at the configuration only: from any thread.
   Status check_fits(const Request& request) const;
 
-  // The next step, empty when nothing can run.
+  // The next step, empty when nothing can run. With `polls_connector` it is run all the same.
   StepPlan plan();
+  // A step that computes nothing, for the connector's sake.
+  StepPlan plan_poll();
 
   // Takes the sampled tokens in. One output for each sequence that sampled; its `tokens` includes
   // the token that stopped it, which `stop_token` then names too.
@@ -94,6 +115,13 @@ class Scheduler {
 
   void set_admission(PauseState state) { pause_state_ = state; }
 
+  TransfersUnderWay transfers() const;
+  // The connector has something to tell the ranks.
+  bool connector_waits() const { return connector_ != nullptr && connector_->has_pending_work(); }
+  // For memory that was unmapped: blocks that transfers held are given back, and requests that
+  // waited for a load are computed. What the ranks report of them later is ignored.
+  void drop_transfers();
+
   // Work that the pause state lets run: all, what has started, or nothing. A step in flight counts.
   bool has_unfinished() const;
   bool step_in_flight() const { return step_in_flight_; }
@@ -108,7 +136,9 @@ class Scheduler {
   void schedule_decodes(StepPlan& plan);
   void schedule_prefills(StepPlan& plan);
   void admit_waiting(StepPlan& plan);
-  bool admit(Sequence& sequence);
+  enum class Admission { kReady, kLoading, kNoRoom, kLater };
+  Admission admit(Sequence& sequence);
+  Admission start_load(Sequence& sequence, const KvMatch& match);
   bool make_room_for_next_token(Sequence& sequence);
   void schedule(StepPlan& plan, Sequence& sequence);
   std::uint32_t budget_left(const StepPlan& plan) const;
@@ -124,6 +154,19 @@ class Scheduler {
   RequestOutput output_of(const Sequence& sequence) const;
   void finish(Sequence& sequence, FinishReason reason, RequestOutput& output);
   void end_step(const StepPlan& plan);
+  void retire(std::unique_ptr<Sequence> sequence);
+  void release_unused();
+
+  // transfers.cc
+  void attach_connector(StepPlan& plan);
+  void take_connector_outputs(const std::vector<KvConnectorOutput>& outputs);
+  std::vector<RequestOutput> end_transfers();
+  std::vector<RequestOutput> fail_invalid_steps(const StepPlan& plan);
+  void end_load(Sequence& sequence, std::vector<RequestOutput>& outputs);
+  std::uint32_t valid_until(const Sequence& sequence, std::uint32_t end) const;
+  void forget_invalid(const Sequence& sequence);
+  Error load_failure() const;
+  Sequence* find_retiring(RequestId id);
   std::uint32_t blocks_for(std::uint32_t num_tokens) const;
 
   const SchedulerConfig config_;
@@ -134,8 +177,16 @@ class Scheduler {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;  // not yet finished
   Queue waiting_;
   Queue running_;
-  // Finished, but the step in flight refers to them.
+  Queue loading_;  // hold their blocks and wait for the connector
+  // Finished, but the step in flight or the connector refers to their blocks.
   std::vector<std::unique_ptr<Sequence>> retiring_;
+
+  SchedulerConnector* const connector_;
+  RequestIds ended_;                                    // since the last plan
+  std::unordered_set<BlockId> invalid_blocks_;          // of loads that failed and have not ended
+  std::string load_failure_;                            // why the last one failed
+  std::map<RequestId, std::uint32_t> recving_reports_;  // how many ranks finished
+  std::map<RequestId, std::uint32_t> sending_reports_;
 
   bool step_in_flight_ = false;
   std::uint64_t next_step_ = 1;

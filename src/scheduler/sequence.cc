@@ -35,6 +35,16 @@ ScheduledSequence schedule_next(const Sequence& sequence, std::uint32_t count,
   return scheduled;
 }
 
+KvRequest kv_request(const Sequence& sequence, std::optional<FinishReason> finished) {
+  return {.id = sequence.id,
+          .tokens = sequence.tokens,
+          .prompt_length = sequence.prompt_length,
+          .num_computed = sequence.computed,
+          .cache_salt = sequence.cache_salt,
+          .kv_transfer_params = sequence.kv_transfer_params,
+          .finished = finished};
+}
+
 std::optional<Ending> ending_of(const Sequence& sequence,
                                 const std::vector<TokenId>& end_of_generation,
                                 std::uint32_t max_model_len) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "dormouse/request.h"
@@ -32,12 +33,23 @@ struct Sequence {
   bool started = false;    // was admitted at least once
   bool in_flight = false;  // a submitted step refers to its blocks
   std::uint32_t cached_tokens = 0;
+
+  std::string cache_salt;
+  std::string kv_transfer_params;
+  bool asked_connector = false;  // once in its life; what a load did not bring is computed
+  std::uint32_t external = 0;    // tokens after `computed` that a load under way brings
+  bool receiving = false;        // the connector writes to its blocks
+  bool sending = false;          // the connector reads from its blocks
   std::uint32_t preemptions = 0;
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t generated() const { return length() - prompt_length; }
   std::uint32_t remaining() const { return length() - computed; }
+  bool in_use() const { return in_flight || receiving || sending; }
 };
+
+// As connectors see it.
+KvRequest kv_request(const Sequence& sequence, std::optional<FinishReason> finished = std::nullopt);
 
 // Who goes first: lower `priority` values, as in vLLM, then earlier arrivals. Who goes last is
 // preempted first.

@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "device/host/host_memory.h"
 #include "format/gguf.h"
 #include "kernels/cpu/isa.h"
@@ -51,12 +53,37 @@ Status check_config(const EngineConfig& config) {
 
 }  // namespace
 
+namespace {
+
+KvShape shape_of(const KvLayout& layout) {
+  return {.num_layers = layout.num_layers,
+          .num_kv_heads = layout.num_kv_heads,
+          .first_kv_head = 0,
+          .last_kv_head = layout.num_kv_heads,
+          .head_dim = layout.head_dim,
+          .block_size = layout.block_size};
+}
+
+// A connector's view of the layers.
+class ConnectorLayers final : public LayerObserver {
+ public:
+  explicit ConnectorLayers(KvTransferScope& scope) : scope_(scope) {}
+  void before_layer(std::uint32_t layer) override { scope_.wait_for_layer_load(layer); }
+  void after_layer(std::uint32_t layer) override { scope_.save_kv_layer(layer); }
+
+ private:
+  KvTransferScope& scope_;
+};
+
+}  // namespace
+
 unsigned thread_count(const EngineConfig& config) {
   return config.threads > 0 ? config.threads : std::max(1U, std::thread::hardware_concurrency());
 }
 
 Worker::Worker(EngineConfig config, VmmDriver& driver, Copier& copier)
     : config_(std::move(config)),
+      driver_(driver),
       allocator_(driver, copier, allocator_options(config_)),
       pool_(thread_count(config_)) {}
 
@@ -97,7 +124,35 @@ Result<ModelFacts> Worker::load(const LoadControl& control) {
   DM_TRY(model_->load(file, pool_, control.progress, control.cancelled));
   DM_TRY(seal_weights());
   weights_valid_ = true;
+  facts.kv_shape = shape_of(layout_);
+  DM_TRY(start_kv_transfer(facts));
   return facts;
+}
+
+Status Worker::start_kv_transfer(const ModelFacts& facts) {
+  if (config_.kv_transfer.kv_connector.empty())
+    return {};
+  hash_weights();
+  const KvConnectorContext context{.config = config_.kv_transfer,
+                                   .incarnation = config_.incarnation,
+                                   .model_hash = model_hash_,
+                                   .shape = facts.kv_shape,
+                                   .num_blocks = facts.num_blocks,
+                                   .threads = thread_count(config_)};
+  DM_TRY_ASSIGN(kv_transfer_, KvTransferScope::initialize(context, allocator_, kv_cache_, driver_));
+  return {};
+}
+
+void Worker::hash_weights() {
+  constexpr std::size_t kStretch = std::size_t{1} << 20;
+  const std::span<const std::byte> bytes = weights_.bytes();
+  std::vector<Hash128> parts((bytes.size() + kStretch - 1) / kStretch);
+  pool_.parallel_for(parts.size(), [&](std::size_t i) {
+    parts[i] =
+        hash128(bytes.subspan(i * kStretch, std::min(kStretch, bytes.size() - i * kStretch)));
+  });
+  const Hash128 all = hash128(std::as_bytes(std::span(parts)));
+  model_hash_ = fmt::format("{:016x}{:016x}", all.high, all.low);
 }
 
 // Reads the weights from the model file into mapped, writable memory.
@@ -123,6 +178,8 @@ Status Worker::reload_weights() {
   weights_valid_ = false;
   DM_TRY(refill_weights(file));
   weights_valid_ = true;
+  if (kv_transfer_)
+    hash_weights();
   return {};
 }
 
@@ -159,7 +216,10 @@ Result<RankReply> Worker::call(const RankCall& call, const TransitionControl& co
 RankState Worker::state() const {
   RankState now{.memory = allocator_.usage(),
                 .restored = allocator_.all_restored(),
-                .weights_valid = weights_valid_};
+                .weights_valid = weights_valid_,
+                .model_hash = model_hash_};
+  if (kv_transfer_)
+    now.handshake = kv_transfer_->handshake_metadata();
   for (const MemoryTag& tag : allocator_.tags())
     if (!allocator_.is_mapped(tag))
       now.tags_asleep.push_back(tag.name());
@@ -167,6 +227,24 @@ RankState Worker::state() const {
 }
 
 Result<StepResult> Worker::execute(const StepPlan& plan, std::span<const TokenId> end_tokens) {
+  StepResult result{.step = plan.step};
+  const bool computes = !plan.sequences.empty();
+  if (kv_transfer_)
+    kv_transfer_->before_forward(plan.connector_meta);
+  if (computes) {
+    if (Status done = forward(plan, result, end_tokens); !done) {
+      if (kv_transfer_)
+        kv_transfer_->forward_failed();
+      return tl::unexpected(std::move(done).error());
+    }
+  }
+  if (kv_transfer_)
+    result.connector.push_back(kv_transfer_->after_forward(computes, plan.finished));
+  return result;
+}
+
+Status Worker::forward(const StepPlan& plan, StepResult& result,
+                       std::span<const TokenId> end_tokens) {
   for (const MemoryTag& tag : {kWeightsTag, kKvCacheTag, kScratchTag})
     DM_CHECK(allocator_.is_mapped(tag), fmt::format("a step while tag {} is asleep", tag.name()));
   DM_CHECK(weights_valid_, "a step with invalid weights");
@@ -176,10 +254,12 @@ Result<StepResult> Worker::execute(const StepPlan& plan, std::span<const TokenId
       std::ranges::count_if(plan.sequences, [](const auto& entry) { return entry.samples; }));
   std::byte* const scratch = scratch_.data();
   const std::span logits(reinterpret_cast<float*>(scratch + logits_offset_), rows * vocab);
-  DM_TRY(
-      model_->forward(plan, kv_cache_.data(), layout_, pool_, {scratch, logits_offset_}, logits));
+  std::optional<ConnectorLayers> layers;
+  if (kv_transfer_)
+    layers.emplace(*kv_transfer_);
+  DM_TRY(model_->forward(plan, kv_cache_.data(), layout_, pool_, {scratch, logits_offset_}, logits,
+                         layers ? &*layers : nullptr));
 
-  StepResult result{.step = plan.step};
   for (const ScheduledSequence& entry : plan.sequences) {
     if (!entry.samples)
       continue;
@@ -190,7 +270,7 @@ Result<StepResult> Worker::execute(const StepPlan& plan, std::span<const TokenId
                             .end_tokens = end_tokens};
     result.sampled.push_back({entry.id, sampler_.sample(input, *entry.sampling)});
   }
-  return result;
+  return {};
 }
 
 }  // namespace dormouse

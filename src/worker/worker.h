@@ -20,6 +20,7 @@
 #include "device/vmm_driver.h"
 #include "dormouse/config.h"
 #include "kv_cache/layout.h"
+#include "kv_connector/kv_transfer_scope.h"
 #include "memory/tagged_allocator.h"
 #include "model/llama.h"
 #include "protocol/rank_call.h"
@@ -38,6 +39,7 @@ struct ModelFacts {
   KvLayout kv_layout;
   std::string kernel;
   std::size_t world_size = 1;
+  KvShape kv_shape;  // of rank 0
 };
 
 struct LoadControl {
@@ -68,10 +70,14 @@ class Worker {
   Status refill_weights(const format::GgufFile& file);
   Status seal_weights();
   Status reload_weights();
+  Status start_kv_transfer(const ModelFacts& facts);
+  Status forward(const StepPlan& plan, StepResult& result, std::span<const TokenId> end_tokens);
+  void hash_weights();
   Result<MemoryReceipt> transition(const RankCall& call, const TransitionControl& control);
   RankState state() const;
 
   const EngineConfig config_;
+  VmmDriver& driver_;
   TaggedAllocator allocator_;
   ThreadPool pool_;
   Sampler sampler_;
@@ -82,6 +88,8 @@ class Worker {
   TaggedMemory scratch_;
   std::size_t logits_offset_ = 0;
   bool weights_valid_ = false;
+  std::string model_hash_;
+  std::unique_ptr<KvTransferScope> kv_transfer_;  // null without a connector
 };
 
 }  // namespace dormouse
