@@ -1,7 +1,8 @@
 // Framed messages over a connected Unix socket, with descriptors, in blocking calls.
 //
 // A frame is a length of four bytes, little endian, and that many bytes; descriptors travel with
-// its first byte. Bytes of a peer are data: a frame beyond the limit ends the connection.
+// its first bytes, at most 250 with each. Bytes of a peer are data: a frame beyond the limits ends
+// the connection.
 //
 // Owns:    one socket.
 // Threads: one sender and one receiver at a time; shut_down from any.
@@ -12,6 +13,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +26,7 @@ namespace dormouse::net {
 using Deadline = std::chrono::steady_clock::time_point;
 
 inline constexpr std::size_t kMaxFrameBytes = 4 << 20;
-inline constexpr std::size_t kMaxDescriptors = 250;  // the kernel takes 253 in one message
+inline constexpr std::size_t kMaxDescriptors = 4096;  // of one message
 
 struct Message {
   std::string bytes;
@@ -39,11 +41,15 @@ struct PeerCredentials {
 class Channel {
  public:
   static Result<Channel> connect(const std::string& path, Deadline deadline);
-  explicit Channel(UniqueFd socket) : socket_(std::move(socket)) {}
+  explicit Channel(UniqueFd socket);
+  Channel(Channel&& other) noexcept;
+  Channel& operator=(Channel&& other) noexcept;
+  ~Channel();
 
-  // More than kMaxDescriptors descriptors go in several frames' worth of control messages; the
-  // receiver sees one message.
-  Status send(const Message& message, Deadline deadline);
+  // kInvalidArgument: beyond the limits, nothing was sent. After any other error the channel is
+  // shut down, since part of the message may be out.
+  Status send(Message message, Deadline deadline);
+  // After kDeadlineExceeded the next call goes on where this one stopped.
   Result<Message> receive(Deadline deadline);
 
   // Who connected or listens, as the kernel knows it.
@@ -53,7 +59,10 @@ class Channel {
   int fd() const { return socket_.get(); }
 
  private:
+  struct Incoming;
+
   UniqueFd socket_;
+  std::unique_ptr<Incoming> incoming_;
 };
 
 }  // namespace dormouse::net
