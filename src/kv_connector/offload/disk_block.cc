@@ -50,10 +50,7 @@ tl::unexpected<BlockFileError> system_error() {
   const int error = errno;
   const bool full = error == ENOSPC || error == EDQUOT;
   const bool gone = error == ENOENT || error == ENOTDIR;
-  return broken(full   ? DiskFault::kNoSpace
-                : gone ? DiskFault::kVanished
-                       : DiskFault::kIo,
-                error);
+  return broken(full ? DiskFault::kNoSpace : gone ? DiskFault::kVanished : DiskFault::kIo, error);
 }
 
 BlockFileResult read_all(int fd, std::span<std::byte> to, std::size_t offset) {

@@ -78,8 +78,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::create(Options options) {
   return std::unique_ptr<DiskTier>(new DiskTier(std::move(options)));
 }
 
-std::string DiskTier::file_of(const std::string& path, const std::string& key,
-                              std::uint32_t rank) {
+std::string DiskTier::file_of(const std::string& path, const std::string& key, std::uint32_t rank) {
   return fmt::format("{}/{}/{}.r{}{}", path, std::string_view(key).substr(0, 2), key, rank,
                      kEnding);
 }
@@ -117,9 +116,8 @@ void DiskTier::write(const std::string& key, std::span<const std::byte> block) {
   const std::uint64_t bytes = kBlockHeaderBytes + block.size();
   if (!make_room(bytes))
     return could_not_write(DiskFault::kNoSpace, 0);
-  const std::string temporary = fmt::format("{}.{}.{:x}{}", file, ::getpid(),
-                                            reinterpret_cast<std::uintptr_t>(this),
-                                            kTemporaryEnding);
+  const std::string temporary = fmt::format(
+      "{}.{}.{:x}{}", file, ::getpid(), reinterpret_cast<std::uintptr_t>(this), kTemporaryEnding);
   auto result = write_block_file(file, temporary, {key, options_.rank}, block);
   if (!result && result.error().kind == DiskFault::kNoSpace && evict(bytes) > 0)
     result = write_block_file(file, temporary, {key, options_.rank}, block);

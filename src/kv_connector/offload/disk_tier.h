@@ -3,8 +3,8 @@
 //
 // A file is published whole: written under a temporary name, synchronised, renamed. A read checks
 // everything, and a file that is not exactly what its name says is a miss and deleted. The folder
-// is kept below its limit, also when several engines write, but for a sixteenth of it for each; what
-// no longer fits on the filesystem makes room once: the files used longest ago go.
+// is kept below its limit, also when several engines write, but for a sixteenth of it for each;
+// what no longer fits on the filesystem makes room once: the files used longest ago go.
 //
 // Threads: any; no call touches the KV cache.
 // Errors:  a miss is kNotFound (there is none) or kDataLoss (of no use), and counted by its kind.
@@ -58,7 +58,7 @@ class DiskTier {
   void could_not_write(DiskFault kind, int error);
 
   const Options options_;
-  std::mutex mutex_;          // serialises what changes the folder
+  std::mutex mutex_;           // serialises what changes the folder
   std::uint64_t granted_ = 0;  // bytes that may be written before the folder is looked at again
   bool warned_ = false;
   std::array<std::atomic<std::uint64_t>, kDiskFaults> faults_ = {};

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kv_connector/offload/block_key.h"
+#include "kv_connector/block_key.h"
 #include "kv_connector/offload/disk_tier.h"
 
 namespace dormouse {
@@ -38,8 +38,8 @@ const std::vector<std::string>& OffloadScheduler::keys_of(Known& known, const Kv
   std::string parent =
       keys.empty() ? root_key(shape_, world_size_, model_hash_, request.cache_salt) : keys.back();
   while (keys.size() < count) {
-    parent = child_key(
-        parent, request.tokens.subspan(keys.size() * shape_.block_size, shape_.block_size));
+    parent = child_key(parent,
+                       request.tokens.subspan(keys.size() * shape_.block_size, shape_.block_size));
     keys.push_back(parent);
   }
   return keys;

@@ -1,4 +1,4 @@
-#include "kv_connector/offload/block_key.h"
+#include "kv_connector/block_key.h"
 
 #include "base/json.h"
 #include "base/sha256.h"
@@ -16,10 +16,10 @@ std::string digest(const std::string& bytes) {
 
 std::string root_key(const KvShape& shape, std::uint32_t world_size, const std::string& model_hash,
                      const std::string& cache_salt) {
-  const Json::Array facts = {
-      kFormatVersion,     model_hash,          shape.dtype,        shape.layout,
-      shape.num_layers,   shape.num_kv_heads,  shape.first_kv_head, shape.last_kv_head,
-      shape.head_dim,     shape.block_size,    world_size,         cache_salt};
+  const Json::Array facts = {kFormatVersion,      model_hash,         shape.dtype,
+                             shape.layout,        shape.num_layers,   shape.num_kv_heads,
+                             shape.first_kv_head, shape.last_kv_head, shape.head_dim,
+                             shape.block_size,    world_size,         cache_salt};
   return digest(to_msgpack(facts));
 }
 
