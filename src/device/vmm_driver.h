@@ -44,6 +44,8 @@ class VmmDriver {
   // The memory is free again once no mapping and no exported descriptor of it is left anywhere.
   virtual Status release(BlockHandle block) = 0;
 
+  virtual Result<std::size_t> block_size(BlockHandle block) const = 0;
+
   // Puts the whole block at `address`, without access yet.
   virtual Status map(std::byte* address, std::size_t size, BlockHandle block) = 0;
   virtual Status set_access(std::byte* address, std::size_t size, Access access) = 0;

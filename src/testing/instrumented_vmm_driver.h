@@ -40,6 +40,9 @@ class InstrumentedVmmDriver final : public VmmDriver {
   Status free_reservation(std::byte* address, std::size_t size) override;
   Result<BlockHandle> create(std::size_t size) override;
   Status release(BlockHandle block) override;
+  Result<std::size_t> block_size(BlockHandle block) const override {
+    return inner_.block_size(block);
+  }
   Status map(std::byte* address, std::size_t size, BlockHandle block) override;
   Status set_access(std::byte* address, std::size_t size, Access access) override;
   Status unmap(std::byte* address, std::size_t size) override;

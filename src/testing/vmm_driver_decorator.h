@@ -16,6 +16,9 @@ struct VmmDriverDecorator : VmmDriver {
   }
   Result<BlockHandle> create(std::size_t size) override { return inner.create(size); }
   Status release(BlockHandle block) override { return inner.release(block); }
+  Result<std::size_t> block_size(BlockHandle block) const override {
+    return inner.block_size(block);
+  }
   Status map(std::byte* address, std::size_t size, BlockHandle block) override {
     return inner.map(address, size, block);
   }

@@ -90,13 +90,13 @@ Result<BlockHandle> HostVmmDriver::create(std::size_t size) {
   UniqueFd fd(::memfd_create(kHostBlockName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::fallocate(fd.get(), 0, 0, static_cast<off_t>(size)) != 0)
     return system_error("create", size);
-  return keep(std::move(fd), size);
+  return keep({std::move(fd), size, false});
 }
 
-BlockHandle HostVmmDriver::keep(UniqueFd fd, std::size_t created_bytes) {
+BlockHandle HostVmmDriver::keep(Block block) {
   const std::lock_guard lock(mutex_);
-  created_bytes_ += created_bytes;
-  blocks_.emplace(++last_id_, Block{std::move(fd), created_bytes});
+  created_bytes_ += block.imported ? 0 : block.size;
+  blocks_.emplace(++last_id_, std::move(block));
   return BlockHandle{last_id_};
 }
 
@@ -104,22 +104,27 @@ Status HostVmmDriver::release(BlockHandle block) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(block.id);
   DM_CHECK(found != blocks_.end(), fmt::format("release of unknown block {}", block.id));
-  created_bytes_ -= found->second.created_bytes;
+  created_bytes_ -= found->second.imported ? 0 : found->second.size;
   blocks_.erase(found);
   return {};
 }
 
-Result<int> HostVmmDriver::descriptor_of(BlockHandle block) const {
+Result<HostVmmDriver::KnownBlock> HostVmmDriver::find(BlockHandle block) const {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(block.id);
   if (found == blocks_.end())
     return fail(ErrorCode::kNotFound, fmt::format("unknown block {}", block.id));
-  return found->second.fd.get();
+  return KnownBlock{found->second.fd.get(), found->second.size};
+}
+
+Result<std::size_t> HostVmmDriver::block_size(BlockHandle block) const {
+  DM_TRY_ASSIGN(const KnownBlock known, find(block));
+  return known.size;
 }
 
 Status HostVmmDriver::map(std::byte* address, std::size_t size, BlockHandle block) {
-  DM_TRY_ASSIGN(const int fd, descriptor_of(block));
-  if (::mmap(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+  DM_TRY_ASSIGN(const KnownBlock known, find(block));
+  if (::mmap(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, known.fd, 0) == MAP_FAILED)
     return system_error("map", size);
   return {};
 }
@@ -137,7 +142,8 @@ Status HostVmmDriver::unmap(std::byte* address, std::size_t size) {
 }
 
 Result<UniqueFd> HostVmmDriver::export_block(BlockHandle block) {
-  DM_TRY_ASSIGN(const int fd, descriptor_of(block));
+  DM_TRY_ASSIGN(const KnownBlock known, find(block));
+  const int fd = known.fd;
   if (!sealed(fd) && ::fcntl(fd, F_ADD_SEALS, kSeals) != 0)
     return system_error("export", 0);
   // A duplicate would share the right to write; only opening the file again gives it up.
@@ -156,19 +162,18 @@ Result<BlockHandle> HostVmmDriver::import_block(UniqueFd descriptor, std::size_t
   if (!whole || !sealed(descriptor.get()))
     return fail(ErrorCode::kDataLoss,
                 fmt::format("the descriptor is no sealed block of {} bytes", size));
-  return keep(std::move(descriptor), 0);
+  return keep({std::move(descriptor), size, true});
 }
 
 Result<std::uint64_t> HostVmmDriver::bytes_held_by(pid_t process,
                                                    std::span<const BlockHandle> blocks) const {
   BlockCensus census;
   for (const BlockHandle block : blocks) {
-    DM_TRY_ASSIGN(const int fd, descriptor_of(block));
+    DM_TRY_ASSIGN(const KnownBlock known, find(block));
     struct stat found {};
-    if (::fstat(fd, &found) != 0)
+    if (::fstat(known.fd, &found) != 0)
       return system_error("census", 0);
-    census.emplace(BlockIdentity{found.st_dev, found.st_ino},
-                   static_cast<std::uint64_t>(found.st_size));
+    census.emplace(BlockIdentity{found.st_dev, found.st_ino}, known.size);
   }
   return dormouse::bytes_held_by(process, census);
 }

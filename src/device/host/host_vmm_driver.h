@@ -26,6 +26,7 @@ class HostVmmDriver final : public VmmDriver {
   Status free_reservation(std::byte* address, std::size_t size) override;
   Result<BlockHandle> create(std::size_t size) override;
   Status release(BlockHandle block) override;
+  Result<std::size_t> block_size(BlockHandle block) const override;
   Status map(std::byte* address, std::size_t size, BlockHandle block) override;
   Status set_access(std::byte* address, std::size_t size, Access access) override;
   Status unmap(std::byte* address, std::size_t size) override;
@@ -38,10 +39,16 @@ class HostVmmDriver final : public VmmDriver {
  private:
   struct Block {
     UniqueFd fd;
-    std::size_t created_bytes = 0;  // 0: of another process
+    std::size_t size = 0;
+    bool imported = false;
   };
-  Result<int> descriptor_of(BlockHandle block) const;
-  BlockHandle keep(UniqueFd fd, std::size_t created_bytes);
+  // The descriptor stays this driver's.
+  struct KnownBlock {
+    int fd = -1;
+    std::size_t size = 0;
+  };
+  Result<KnownBlock> find(BlockHandle block) const;
+  BlockHandle keep(Block block);
   Status check_room(std::size_t size);
 
   const std::uint64_t capacity_;
