@@ -47,7 +47,6 @@ struct Request {
   std::string cache_salt;  // blocks are shared only between requests of one salt
   std::int32_t priority = 0;
   std::string kv_transfer_params;  // JSON object for the KV connector; empty: none
-  std::string external_id;         // what peers call this request; empty: nothing in particular
 };
 
 struct TokenLogprob {

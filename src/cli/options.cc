@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/check.h"
 #include "cli/units.h"
+#include "kv_connector/registry.h"
 
 namespace dormouse::cli {
 namespace {
@@ -163,6 +165,24 @@ void add_scheduling_options(CLI::App& app, EngineConfig& engine) {
       ->group(scheduling);
 }
 
+void add_transfer_options(CLI::App& app, std::string& kv_transfer, bool& verify_kv) {
+  const char* transfer = "KV transfer";
+  app.add_option("--kv-transfer-config", kv_transfer,
+                 "JSON: {\"kv_connector\":\"IpcConnector\",\"kv_role\":\"kv_both\",...} [none]")
+      ->group(transfer);
+  app.add_flag("--verify-kv", verify_kv, "Compare a checksum of every block that is transferred")
+      ->group(transfer);
+}
+
+Status read_transfer(const std::string& json, bool verify_kv, KvTransferConfig& config) {
+  if (json.empty())
+    return {};
+  DM_TRY_ASSIGN(config, parse_kv_transfer_config(json));
+  config.verify_kv = config.verify_kv || verify_kv;
+  DM_TRY_ASSIGN([[maybe_unused]] const KvConnectorClass known, find_kv_connector(config));
+  return {};
+}
+
 void add_server_options(CLI::App& app, server::HttpServerOptions& http, std::string& api_key,
                         double& shutdown_seconds, LogLevel& log_level) {
   const char* network = "Server";
@@ -210,6 +230,9 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
   std::string kv_cache, host_limit;
   add_memory_options(app, engine, kv_cache, host_limit);
   add_scheduling_options(app, engine);
+  std::string kv_transfer;
+  bool verify_kv = false;
+  add_transfer_options(app, kv_transfer, verify_kv);
   double shutdown_seconds = 30;
   add_server_options(app, options.api.http, options.api.api_key, shutdown_seconds,
                      options.log_level);
@@ -217,6 +240,8 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
   bool done = false;
   if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
     return code;
+  if (const Status transfer = read_transfer(kv_transfer, verify_kv, engine.kv_transfer); !transfer)
+    return usage_error("--kv-transfer-config: " + transfer.error().message);
   if (device != "host")
     return usage_error(
         fmt::format("--device {}: this build runs on the host's CPU only; use "

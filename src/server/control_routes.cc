@@ -53,6 +53,9 @@ Result<Json> do_sleep(Engine& engine, const ControlParams& params) {
   DM_TRY_ASSIGN(timeout_ms, params.integer("timeout_ms", 0, kMaxTimeoutMs));
   if (timeout_ms)
     options.deadline = std::chrono::milliseconds(*timeout_ms);
+  std::optional<bool> force;
+  DM_TRY_ASSIGN(force, params.boolean("force"));
+  options.force = force.value_or(false);
   TransitionReport report;
   DM_TRY_ASSIGN(report, engine.sleep(options));
   return finished(engine, Json().add("status", "sleeping").add("level", options.level), report);

@@ -99,6 +99,12 @@ Json to_json(const EngineStatus& status) {
   out.add("max_model_len", status.max_model_len);
   out.add("generation_weights", status.generation_weights);
   out.add("generation_kv_cache", status.generation_kv_cache);
+  if (!status.kv_connector.empty())
+    out.add("kv_transfer", Json()
+                               .add("connector", status.kv_connector)
+                               .add("engine_id", status.engine_id)
+                               .add("loads", status.kv_loads)
+                               .add("sends", status.kv_sends));
   out.add("memory", std::move(memory));
   out.add("last_transition", std::move(last));
   return out;

@@ -38,6 +38,8 @@ Request Generation::engine_request(std::size_t lane) const {
                   .sampling = parts_.request.sampling,
                   .cache_salt = parts_.request.cache_salt,
                   .priority = parts_.request.priority};
+  if (lane == 0)  // one transfer for one request; its other choices find the prompt or compute it
+    request.kv_transfer_params = parts_.request.kv_transfer_params;
   request.sampling.seed += lane % parts_.request.n;  // as in vLLM: the n sequences differ
   if (parts_.request.chat && !parts_.request.max_tokens_given) {
     const std::uint32_t context = parts_.engine.status().max_model_len;
@@ -125,6 +127,8 @@ void Generation::on_output(std::size_t index, RequestOutput output) {
   }
   if (output.finished) {
     lane.times = output.times;
+    if (!output.kv_transfer_params.empty())
+      kv_transfer_params_ = std::move(output.kv_transfer_params);
     finish_lane(index);
   }
 }
@@ -180,9 +184,11 @@ void Generation::finish() {
     std::vector<Choice> choices;
     for (Lane& lane : lanes_)
       choices.push_back(std::move(lane.choice));
-    parts_.writer->reply(json_response(format_.whole(choices, usage())));
+    parts_.writer->reply(json_response(format_.whole(choices, usage(), transfer_json())));
     return;
   }
+  if (!kv_transfer_params_.empty())
+    send(format_.transfer_chunk(transfer_json()));
   if (parts_.request.include_usage)
     send(format_.usage_chunk(usage()));
   parts_.writer->write("data: [DONE]\n\n");
@@ -214,6 +220,12 @@ void Generation::send_chunk(const Choice& choice) {
 
 void Generation::send(const Json& chunk) {
   parts_.writer->write("data: " + chunk.dump() + "\n\n");
+}
+
+Json Generation::transfer_json() const {
+  auto params =
+      kv_transfer_params_.empty() ? Result<Json>(Json()) : parse_json(kv_transfer_params_);
+  return params ? std::move(*params) : Json();
 }
 
 Usage Generation::usage() const {

@@ -64,6 +64,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Request engine_request(std::size_t lane) const;
   const std::vector<TokenId>& prompt_of(std::size_t lane) const;
   Usage usage() const;
+  Json transfer_json() const;
 
   const Parts parts_;
   const Clock::time_point arrived_ = Clock::now();
@@ -74,6 +75,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::size_t unfinished_;
   bool begun_ = false;
   bool answered_ = false;
+  std::string kv_transfer_params_;                            // of the choice that had a transfer
   std::vector<std::pair<std::size_t, RequestOutput>> early_;  // came before `begin`
 
   std::mutex ids_mutex_;

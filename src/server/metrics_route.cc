@@ -83,6 +83,15 @@ void write_counters(const EngineCounters& counters, PrometheusText& out) {
         counters.transition_failures);
   out.counter("dormouse:sleep_seconds_total", "Time spent falling asleep.", counters.sleep_seconds);
   out.counter("dormouse:wake_up_seconds_total", "Time spent waking up.", counters.wake_up_seconds);
+  count("dormouse:kv_transferred_tokens_total", "Prompt tokens loaded through the KV connector.",
+        counters.transferred_tokens);
+  count("dormouse:kv_recomputed_tokens_total", "Prompt tokens computed because a load failed.",
+        counters.recomputed_tokens);
+  for (const auto& [name, value] : counters.connector)
+    if (name.ends_with("_total"))
+      out.counter("dormouse:" + name, "Of the KV connector.", value);
+    else
+      out.gauge("dormouse:" + name, "Of the KV connector.", value);
 }
 
 }  // namespace

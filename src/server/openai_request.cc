@@ -44,7 +44,6 @@ constexpr std::string_view kUnsupported[] = {"tools",
                                              "truncate_prompt_tokens",
                                              "logits_processors",
                                              "prompt_embeds",
-                                             "kv_transfer_params",
                                              "audio",
                                              "prediction",
                                              "web_search_options",
@@ -88,6 +87,7 @@ constexpr std::string_view kKnown[] = {"model",
                                        "logprobs",
                                        "top_logprobs",
                                        "cache_salt",
+                                       "kv_transfer_params",
                                        "priority",
                                        "user",
                                        "best_of",
@@ -210,6 +210,16 @@ void read_stream_options(FieldReader& fields, OpenAiRequest& request) {
     fields.fail("stream_options", inner.status().error().message);
 }
 
+// An object, whose keys the engine's KV connector knows; it belongs to one prompt.
+void read_kv_transfer_params(FieldReader& fields, OpenAiRequest& request) {
+  const Json* params = fields.find("kv_transfer_params");
+  if (params == nullptr)
+    return;
+  if (params->object() == nullptr)
+    return fields.fail("kv_transfer_params", "kv_transfer_params must be an object");
+  request.kv_transfer_params = params->dump();
+}
+
 void read_shared(FieldReader& fields, const Json& body, OpenAiRequest& request) {
   refuse_unsupported(fields, body, request);
   fields.string("model", request.model, kMaxNameBytes);
@@ -223,6 +233,7 @@ void read_shared(FieldReader& fields, const Json& body, OpenAiRequest& request) 
   fields.strings("stop", request.stop, kMaxStopStrings, kMaxStopBytes);
   fields.string("cache_salt", request.cache_salt, kMaxSaltBytes);
   fields.integer("priority", request.priority, std::numeric_limits<std::int32_t>::min(), kMaxCount);
+  read_kv_transfer_params(fields, request);
   std::string user;
   fields.string("user", user, kMaxNameBytes);
   request.max_tokens_given =
@@ -241,6 +252,12 @@ Status check(const FieldReader& fields, const OpenAiRequest& request) {
                 fmt::format("min_tokens ({}) must not exceed max_tokens ({})",
                             request.sampling.min_tokens, request.sampling.max_tokens),
                 "min_tokens");
+  if (!request.kv_transfer_params.empty() && request.prompts.size() > 1)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("kv_transfer_params belong to one prompt, and there are {}. Send each "
+                            "prompt in a request of its own",
+                            request.prompts.size()),
+                "kv_transfer_params");
   SamplingParams sampling = request.sampling;
   if (!request.max_tokens_given && request.chat)
     sampling.max_tokens = std::max(sampling.max_tokens, sampling.min_tokens);

@@ -46,6 +46,7 @@ struct OpenAiRequest {
   bool max_tokens_given = false;  // otherwise chat takes the rest of the context
   std::string cache_salt;
   std::int32_t priority = 0;
+  std::string kv_transfer_params;  // JSON object; empty: none
 
   std::vector<std::string> unknown_fields = {};  // ignored; the server says so once
 };

@@ -133,7 +133,8 @@ void ResponseFormat::add_ending(Json& json, const Choice& choice) const {
     json.add("token_ids", token_ids_json(choice.tokens));
 }
 
-Json ResponseFormat::whole(const std::vector<Choice>& choices, const Usage& usage) {
+Json ResponseFormat::whole(const std::vector<Choice>& choices, const Usage& usage,
+                           Json kv_transfer_params) {
   Json list{Json::Array()};
   for (const Choice& choice : choices) {
     Json json;
@@ -153,6 +154,15 @@ Json ResponseFormat::whole(const std::vector<Choice>& choices, const Usage& usag
   body.add("usage", to_json(usage));
   if (return_token_ids_ && chat_)
     body.add("prompt_token_ids", ids_json(choices.front().prompt));
+  if (!kv_transfer_params.is_null())
+    body.add("kv_transfer_params", std::move(kv_transfer_params));
+  return body;
+}
+
+Json ResponseFormat::transfer_chunk(Json kv_transfer_params) const {
+  Json body = envelope(true);
+  body.add("choices", Json(Json::Array()));
+  body.add("kv_transfer_params", std::move(kv_transfer_params));
   return body;
 }
 

@@ -39,13 +39,15 @@ class ResponseFormat {
                  std::string id, std::string model, std::int64_t created_unix_seconds);
 
   const std::string& id() const { return id_; }
-  Json whole(const std::vector<Choice>& choices, const Usage& usage);
+  // `kv_transfer_params` for the next engine, or null.
+  Json whole(const std::vector<Choice>& choices, const Usage& usage, Json kv_transfer_params);
 
   // Chat: the chunk that opens a choice.
   Json role_chunk(std::uint32_t index, const std::vector<TokenId>& prompt) const;
   // `usage` goes with it if it is not null.
   Json chunk(const Choice& choice, const Usage* usage);
   Json usage_chunk(const Usage& usage) const;
+  Json transfer_chunk(Json kv_transfer_params) const;
 
  private:
   Json envelope(bool streaming) const;
