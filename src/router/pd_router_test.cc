@@ -62,17 +62,18 @@ TEST_F(RouterTest, TakesTheInstancesInTurns) {
 }
 
 TEST_F(RouterTest, AStreamIsNotHeldBack) {
-  Writer stream;
+  std::promise<Writer> held;
   set_decode([&](const HttpRequest&, const Writer& writer) {
     writer->start_stream({.content_type = "text/event-stream"});
     writer->write("data: 1\n\n");
-    stream = writer;
+    held.set_value(writer);
   });
   std::string received;
   const auto response = connect().stream("POST", "/v1/completions", R"({"prompt":"x"})", {},
                                          [&](std::string_view part) {
                                            received += part;
                                            if (received == "data: 1\n\n") {
+                                             const Writer stream = held.get_future().get();
                                              stream->write("data: 2\n\ndata: [DONE]\n\n");
                                              stream->finish();
                                            }
@@ -205,17 +206,18 @@ TEST_F(RouterTest, WhenNoDecodeInstanceServesTheErrorNamesEach) {
 }
 
 TEST_F(RouterTest, AStreamThatBreaksOffEndsWithAnErrorEvent) {
-  Writer held;
+  std::promise<Writer> held;
   set_decode([&](const HttpRequest&, const Writer& writer) {
     writer->start_stream({.content_type = "text/event-stream"});
     writer->write("data: 1\n\ndata: {\"half");
-    held = writer;
+    held.set_value(writer);
   });
   std::string received;
   const auto response = connect().stream("POST", "/v1/completions", R"({"prompt":"x"})", {},
                                          [&](std::string_view part) {
+                                           if (received.empty())
+                                             held.get_future().get();
                                            received += part;
-                                           held.reset();
                                            return true;
                                          });
   ASSERT_TRUE(response) << response.error().message;

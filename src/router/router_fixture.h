@@ -37,7 +37,11 @@ inline FakeBackend::Answer refusal(const char* message) {
 class RouterTest : public ::testing::Test {
  protected:
   void SetUp() override { start({.poll_interval = std::chrono::hours(1)}); }
-  void TearDown() override { router_.reset(); }
+  void TearDown() override {
+    for (FakeBackend* backend : {&prefill_[0], &prefill_[1], &decode_[0], &decode_[1]})
+      backend->die();  // so that no leg keeps the router
+    router_.reset();
+  }
 
   // Returns once every instance is ready.
   void start(PdRouterOptions options) {
