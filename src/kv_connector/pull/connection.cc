@@ -1,0 +1,206 @@
+#include "kv_connector/pull/connection.h"
+
+#include <fmt/core.h>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace dormouse::pull {
+namespace {
+
+constexpr std::string_view kFolder = "kv_connector";
+constexpr std::chrono::milliseconds kCancelLatency(20);
+constexpr std::chrono::seconds kSendTimeout(1);
+
+tl::unexpected<Error> gone() {
+  return fail(ErrorCode::kUnavailable, "the peer's connection has ended");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Connection>> Connection::open(Options options, TransferAgent& agent,
+                                                     Time deadline) {
+  DM_TRY_ASSIGN(net::Channel channel,
+                net::connect_with_token(options.path, options.token, deadline));
+  return std::shared_ptr<Connection>(new Connection(std::move(options), agent, std::move(channel)));
+}
+
+Connection::Connection(Options options, TransferAgent& agent, net::Channel channel)
+    : options_(std::move(options)), agent_(agent), channel_(std::move(channel)) {
+  receiver_ = std::thread([this] { receive(); });
+}
+
+Connection::~Connection() {
+  end();
+  receiver_.join();
+}
+
+Connection::Use::~Use() {
+  if (connection_ != nullptr)
+    connection_->unuse();
+}
+
+Result<net::Message> Connection::exchange(const std::function<std::string(MessageId)>& encode,
+                                          Wait wait) {
+  std::unique_lock lock(mutex_);
+  if (ended_)
+    return gone();
+  const MessageId id = ++last_id_;
+  waiting_.emplace(id, std::nullopt);
+  lock.unlock();
+  const Status sent = send(encode(id), wait.deadline);
+  lock.lock();
+  const auto answered = [&] { return ended_ || waiting_.at(id).has_value(); };
+  const auto cancelled = [&] { return wait.cancelled != nullptr && wait.cancelled->load(); };
+  while (sent && !answered() && !cancelled() && Clock::now() < wait.deadline)
+    changed_.wait_until(lock, std::min(wait.deadline, Clock::now() + kCancelLatency), answered);
+  std::optional<net::Message> answer = std::move(waiting_.at(id));
+  waiting_.erase(id);
+  DM_TRY(sent);
+  if (answer)
+    return std::move(*answer);
+  if (ended_)
+    return gone();
+  if (cancelled())
+    return fail(ErrorCode::kCancelled, "the load was cancelled");
+  return fail(ErrorCode::kDeadlineExceeded, "the peer did not answer in time");
+}
+
+Status Connection::send(std::string bytes, Time deadline) {
+  const std::lock_guard lock(send_mutex_);
+  return channel_.send({.bytes = std::move(bytes), .descriptors = {}}, deadline);
+}
+
+void Connection::receive() {
+  constexpr std::chrono::hours kForever(1);
+  for (;;) {
+    auto message = channel_.receive(Clock::now() + kForever);
+    if (!message && message.error().code == ErrorCode::kDeadlineExceeded)
+      continue;
+    if (!message || !dispatch(std::move(*message)))
+      break;
+  }
+  end();
+}
+
+// False: these are not the words of a peer of ours.
+bool Connection::dispatch(net::Message message) {
+  const auto head = read_head(message.bytes);
+  if (!head)
+    return false;
+  if (head->type == Revoke::kType) {
+    const auto notice = AnyMessage<Revoke>::decode(message.bytes);
+    if (notice)
+      revoked(std::get<Revoke>(notice->body));
+    return notice.has_value();
+  }
+  const std::lock_guard lock(mutex_);
+  const auto call = waiting_.find(head->id);
+  if (call != waiting_.end())
+    call->second = std::move(message);
+  changed_.notify_all();
+  return true;
+}
+
+void Connection::revoked(const Revoke& notice) {
+  std::unique_lock lock(mutex_);
+  revoking_ = notice.generation;
+  drop_if_unused(lock);
+}
+
+void Connection::end() {
+  std::unique_lock lock(mutex_);
+  ended_ = true;
+  channel_.shut_down();
+  changed_.notify_all();
+  drop_if_unused(lock);
+}
+
+bool Connection::alive() const {
+  const std::lock_guard lock(mutex_);
+  return !ended_ && !revoking_;
+}
+
+bool Connection::holds_memory() const {
+  const std::lock_guard lock(mutex_);
+  return memory_ != nullptr;
+}
+
+bool Connection::shut_down(Time deadline) {
+  end();
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, deadline, [this] { return uses_ == 0 && memory_ == nullptr; });
+}
+
+Result<Connection::Use> Connection::use(Wait wait) {
+  std::unique_lock lock(mutex_);
+  if (ended_ || revoking_)
+    return gone();
+  ++uses_;
+  Use use(shared_from_this());
+  const bool turn = changed_.wait_until(lock, wait.deadline, [this] { return !importing_; });
+  if (turn && memory_ == nullptr) {
+    importing_ = true;
+    lock.unlock();
+    const Status imported = import(wait);
+    lock.lock();
+    importing_ = false;
+    changed_.notify_all();
+    if (!imported) {
+      lock.unlock();
+      return tl::unexpected(imported.error());
+    }
+  }
+  use.memory_ = memory_.get();
+  use.generation_ = generation_;
+  lock.unlock();
+  if (use.memory_ == nullptr)
+    return fail(ErrorCode::kDeadlineExceeded, "the peer's memory was not imported in time");
+  return use;
+}
+
+// Counts as a use: a revocation that comes meanwhile waits for what this brings.
+Status Connection::import(Wait wait) {
+  DM_TRY_ASSIGN(net::Message answer, call(Import{options_.engine_id}, wait));
+  using Answer = AnyMessage<Memory, Refused, Malformed>;
+  DM_TRY_ASSIGN(Answer decoded, Answer::decode(answer.bytes));
+  if (const auto* refused = std::get_if<Refused>(&decoded.body))
+    return fail(ErrorCode::kUnavailable, fmt::format("the import was refused: {}", refused->kind));
+  if (const auto* malformed = std::get_if<Malformed>(&decoded.body))
+    return fail(ErrorCode::kTransferFailed, "the import failed: " + malformed->reason);
+  Memory& memory = std::get<Memory>(decoded.body);
+  DM_TRY_ASSIGN(auto imported,
+                agent_.import_memory({std::move(memory.metadata), std::move(answer.descriptors)}));
+  const std::lock_guard lock(mutex_);
+  memory_ = std::move(imported);
+  generation_ = memory.generation;
+  return {};
+}
+
+void Connection::unuse() {
+  std::unique_lock lock(mutex_);
+  --uses_;
+  drop_if_unused(lock);
+}
+
+// The answer to a revocation comes after the mapping is gone, never before.
+void Connection::drop_if_unused(std::unique_lock<std::mutex>& lock) {
+  if (uses_ > 0 || (!ended_ && !revoking_))
+    return;
+  memory_.reset();
+  changed_.notify_all();
+  if (ended_)
+    return;
+  const Revoked answer{*revoking_};
+  lock.unlock();
+  const Status sent = post(answer, Clock::now() + kSendTimeout);
+  if (!sent)
+    log(LogLevel::kWarning, kFolder, "a revocation could not be answered: {}",
+        sent.error().message);
+  lock.lock();
+  ended_ = true;
+  channel_.shut_down();
+  changed_.notify_all();
+}
+
+}  // namespace dormouse::pull

@@ -1,0 +1,45 @@
+// Which bytes of another rank's blocks belong where in ours. Pure.
+//
+// Ranks split the KV heads, each engine in its own way: what two ranks have in common is a range of
+// heads, and in every block that range is contiguous within one plane (layer, K or V).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv_connector/pull/messages.h"
+#include "transfer/transfer_agent.h"
+
+namespace dormouse::pull {
+
+struct HeadRange {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;  // one past
+  bool empty() const { return first >= last; }
+};
+
+HeadRange common_heads(const KvShape& a, const KvShape& b);
+
+// kUnsupported names the first property that differs, with both values.
+Status check_compatible(const KvShape& local, const KvShape& remote);
+
+// How many ranks of an engine of `world_size` equal ranks have heads in common with `owner`.
+std::uint32_t ranks_reading(const KvShape& owner, std::uint32_t world_size);
+
+// A cache by its address: of a rank's own, or null for offsets alone.
+struct CacheView {
+  const KvShape& shape;
+  std::uint32_t num_blocks = 0;
+};
+
+// From remote_blocks[i] to local_blocks[i], the heads that both ranks have. Blocks that are alike
+// move whole. kInvalidArgument for a block outside its cache, or lists of different lengths.
+Result<std::vector<ReadSpan>> plan_reads(CacheView local, std::byte* local_bytes, CacheView remote,
+                                         std::span<const BlockId> local_blocks,
+                                         std::span<const BlockId> remote_blocks);
+
+// Of these heads in one block, the same for every split of the heads around them.
+std::uint64_t hash_heads(const KvShape& shape, const std::byte* block, HeadRange heads);
+
+}  // namespace dormouse::pull
