@@ -28,8 +28,8 @@ tl::unexpected<Error> system_error(const std::string& path) {
 // Held from the look at what is there until the new socket listens.
 Result<UniqueFd> lock_directory(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path();
-  UniqueFd directory(::open(parent.empty() ? "." : parent.c_str(),
-                            O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd directory(
+      ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory)
     return system_error(path);
   while (::flock(directory.get(), LOCK_EX) != 0)

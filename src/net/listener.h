@@ -22,7 +22,8 @@ class Listener {
   int fd() const { return socket_.get(); }
 
  private:
-  Listener(UniqueFd socket, std::string path) : socket_(std::move(socket)), path_(std::move(path)) {}
+  Listener(UniqueFd socket, std::string path)
+      : socket_(std::move(socket)), path_(std::move(path)) {}
 
   UniqueFd socket_;
   std::string path_;

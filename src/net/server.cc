@@ -145,8 +145,8 @@ void Server::Impl::serve_once() {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, connection] : connections_) {
       const bool waiting = connection.writer.unsent() > 0;
-      entries.push_back({connection.socket.get(),
-                         static_cast<short>(waiting ? POLLIN | POLLOUT : POLLIN), 0});
+      entries.push_back(
+          {connection.socket.get(), static_cast<short>(waiting ? POLLIN | POLLOUT : POLLIN), 0});
       ids.push_back(id);
     }
   }
@@ -171,8 +171,7 @@ void Server::Impl::serve_once() {
 }
 
 void Server::Impl::accept() {
-  UniqueFd socket(
-      ::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  UniqueFd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     accepting_ = errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     return;
