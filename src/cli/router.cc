@@ -46,8 +46,9 @@ void print_banner(const router::PdRouterOptions& options, std::uint16_t port) {
     text += fmt::format("  prefill    {}\n", url);
   for (const std::string& url : options.decode)
     text += fmt::format("  decode     {}\n", url);
-  text += options.api_key.empty() ? "  auth       none: loopback only; --api-key KEY guards every call\n"
-                                  : "  auth       every call but /health needs the API key\n";
+  text += options.api_key.empty()
+              ? "  auth       none: loopback only; --api-key KEY guards every call\n"
+              : "  auth       every call but /health needs the API key\n";
   text += fmt::format("  API        {}/v1/chat/completions, /v1/completions, /v1/models\n", base);
   text += fmt::format("  status     {}/status, /health/ready, /metrics\n", base);
   std::fputs(text.c_str(), stdout);
