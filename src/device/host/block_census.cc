@@ -78,13 +78,18 @@ std::error_code find_in_process(int pid, const BlockCensus& blocks,
 }  // namespace
 
 Result<BlockCensus> own_blocks() {
+  return blocks_of_process(::getpid());
+}
+
+Result<BlockCensus> blocks_of_process(pid_t process) {
+  const std::string folder = "/proc/" + std::to_string(process) + "/fd";
   BlockCensus blocks;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
     if (const auto block = block_behind(entry.path()))
       blocks.emplace(block->identity, block->bytes);
   if (error)
-    return fail(ErrorCode::kInternal, "/proc/self/fd: " + error.message());
+    return fail(ErrorCode::kInternal, folder + ": " + error.message());
   return blocks;
 }
 

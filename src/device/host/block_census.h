@@ -27,8 +27,9 @@ struct BlockIdentity {
 // Bytes of memory by block.
 using BlockCensus = std::map<BlockIdentity, std::uint64_t>;
 
-// The blocks named kHostBlockName that this process holds by a descriptor.
+// The blocks named kHostBlockName that this process, or another, holds by a descriptor.
 Result<BlockCensus> own_blocks();
+Result<BlockCensus> blocks_of_process(pid_t process);
 
 std::uint64_t bytes_of(const BlockCensus& blocks);
 

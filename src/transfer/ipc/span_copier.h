@@ -16,9 +16,9 @@ class SpanCopier {
  public:
   explicit SpanCopier(unsigned threads) : pool_(threads == 0 ? 1 : threads) {}
 
-  // Every span lies within the memory at `remote`. kCancelled, kDeadlineExceeded: between stretches.
-  Status copy(const std::byte* remote, std::span<const ReadSpan> spans,
-              const ReadControl& control);
+  // Every span lies within the memory at `remote`. kCancelled, kDeadlineExceeded: between
+  // stretches.
+  Status copy(const std::byte* remote, std::span<const ReadSpan> spans, const ReadControl& control);
 
  private:
   std::mutex busy_;
