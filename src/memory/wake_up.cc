@@ -120,6 +120,7 @@ void Impl::commit_mapping(const Selection& chosen, MemoryReceipt& receipt) {
   }
   for (const MemoryTag& tag : remapped)
     ++tag_states.at(tag).generation;
+  publish_usage();  // listeners tell their peers this generation
 }
 
 Status Impl::restore_listeners() {
