@@ -15,9 +15,14 @@ namespace {
 
 constexpr std::string_view kFolder = "kv_connector";
 constexpr std::chrono::minutes kLongestRelease(1);
+constexpr std::chrono::milliseconds kPause(5);
 
 net::Message reply(std::string bytes) {
   return {.bytes = std::move(bytes), .descriptors = {}};
+}
+
+bool is_cancelled(const Unmapping& unmapping) {
+  return unmapping.cancelled != nullptr && unmapping.cancelled->load();
 }
 
 std::int64_t milliseconds(Clock::duration time) {
@@ -191,7 +196,12 @@ Status Endpoint::release(Unmapping& unmapping) {
   accepting_ = false;
   leases_.close();
   const Importers asked = revoke_all(lock);
-  const Importers silent = await_release(lock, asked, unmapping.deadline);
+  const Importers silent = await_release(lock, asked, unmapping);
+  if (is_cancelled(unmapping))
+    return fail(ErrorCode::kCancelled,
+                fmt::format("{}: cancelled while importers were asked to let go; nothing was "
+                            "unmapped",
+                            options_.connector));
   if (!silent.empty() && !unmapping.force)
     return fail(ErrorCode::kDeadlineExceeded,
                 fmt::format("{}: {} did not release its mapping within {} ms; nothing was "
@@ -217,13 +227,15 @@ Endpoint::Importers Endpoint::revoke_all(Lock& lock) {
 }
 
 // Those that still hold the cache at the deadline. A word is not enough where the kernel can tell.
-Endpoint::Importers Endpoint::await_release(Lock& lock, const Importers& asked, Time deadline) {
-  constexpr std::chrono::milliseconds kPause(2);
-  deadline = std::min(deadline, Clock::now() + kLongestRelease);
-  changed_.wait_until(lock, deadline, [this] { return importers_.empty(); });
+Endpoint::Importers Endpoint::await_release(Lock& lock, const Importers& asked,
+                                            const Unmapping& unmapping) {
+  const Time deadline = std::min(unmapping.deadline, Clock::now() + kLongestRelease);
+  const auto over = [&] { return Clock::now() >= deadline || is_cancelled(unmapping); };
+  while (!importers_.empty() && !over())
+    changed_.wait_until(lock, std::min(deadline, Clock::now() + kPause));
   Importers silent = importers_;
   for (const auto& [connection, importer] : asked) {
-    while (bytes_held_by(importer.pid) > 0 && Clock::now() < deadline)
+    while (bytes_held_by(importer.pid) > 0 && !over())
       std::this_thread::sleep_for(kPause);
     if (bytes_held_by(importer.pid) > 0)
       silent.emplace(connection, importer);

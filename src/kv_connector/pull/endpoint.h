@@ -7,7 +7,7 @@
 // Owns:    the socket and its thread, the registration of the cache with the agent.
 // Threads: open, release, add_lease and the destructor from the rank's thread; the rest from any.
 // Order:   open; then release and open in turn.
-// Errors:  kDeadlineExceeded from release names the importer that did not let go.
+// Errors:  kDeadlineExceeded from release names the importer that did not let go; kCancelled.
 #pragma once
 
 #include <condition_variable>
@@ -79,7 +79,7 @@ class Endpoint final : public net::Server::Handler {
   void importer_gone(net::ConnectionId connection);
 
   Importers revoke_all(Lock& lock);
-  Importers await_release(Lock& lock, const Importers& asked, Time deadline);
+  Importers await_release(Lock& lock, const Importers& asked, const Unmapping& unmapping);
   std::uint64_t bytes_held_by(pid_t process) const;
   std::string describe(const Importer& importer) const;
   void go_on_without(Lock& lock, const Importers& silent, Unmapping& unmapping);

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 6> kKeys = {
 void seconds(FieldReader& reader, std::string_view name, Clock::duration& target) {
   float value = std::chrono::duration<float>(target).count();
   reader.number(name, value, 0.05, 86400);
-  target = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<float>(value));
+  target = std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<float>(value));
 }
 
 void refuse_unknown(FieldReader& reader, const Json& object) {

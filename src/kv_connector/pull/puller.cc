@@ -250,7 +250,7 @@ Puller::Attempt Puller::refused(const Refused& refusal, const Peer& peer,
   const bool moved =
       refusal.incarnation != meta.incarnation || refusal.generation != meta.generation;
   return {fail(ErrorCode::kTransferFailed,
-               fmt::format("engine {} refused the pull for its {}: the blocks are of generation "
+               fmt::format("engine {} refused the pull ({}): the blocks are of generation "
                            "{} of incarnation {}, the engine is at generation {} of {}",
                            meta.engine_id, refusal.kind, from.generation, from.incarnation,
                            refusal.generation, refusal.incarnation)),

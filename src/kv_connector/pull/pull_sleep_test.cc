@@ -1,0 +1,294 @@
+#include <atomic>
+#include <thread>
+
+#include "kv_connector/pull/pull_fixture.h"
+
+namespace dormouse::pull {
+namespace {
+
+class PullSleepTest : public ::testing::Test {
+ protected:
+  EngineOptions producing() { return {.folder = folder.path, .name = "producer", .port = 1}; }
+  EngineOptions consuming() {
+    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"("127.0.0.1:1")"};
+  }
+
+  // Of this process, as an importer would.
+  static std::uint64_t held_here(Engine& engine, const KvCaches& caches) {
+    return *make_ipc_agent(engine.driver, 1)->bytes_held_by(caches, ::getpid());
+  }
+
+  // A peer that speaks the protocol by hand.
+  struct RawImporter {
+    RawImporter(const std::string& folder, const std::string& name)
+        : channel(*net::connect_with_token(rank_socket(folder, 1, 0),
+                                           net::open_meeting_place(folder)->token, deadline)) {
+      EXPECT_TRUE(
+          channel.send({.bytes = encode_message(Import{name}, 1), .descriptors = {}}, deadline));
+      memory = *channel.receive(deadline);
+      EXPECT_EQ(read_head(memory.bytes)->type, "memory");
+    }
+    // Answers the next revocation and keeps what it holds.
+    void lie() {
+      const auto notice = channel.receive(deadline);
+      ASSERT_TRUE(notice);
+      EXPECT_EQ(read_head(notice->bytes)->type, "revoke");
+      EXPECT_TRUE(channel.send({.bytes = encode_message(Revoked{1}), .descriptors = {}}, deadline));
+    }
+    Time deadline = Clock::now() + std::chrono::seconds(10);
+    net::Channel channel;
+    net::Message memory;
+  };
+
+  Folder folder;
+};
+
+TEST_F(PullSleepTest, SleepTakesTheMappingBackFromThePeer) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  consumer.load(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  const KvCaches caches = producer.caches();
+  EXPECT_EQ(consumer.stat("kv_pins"), 1);
+  EXPECT_EQ(producer.stat("kv_importers"), 1);
+  EXPECT_GT(held_here(producer, caches), 0U);
+  Unmapping unmapping{.deadline = Clock::now() + std::chrono::seconds(10)};
+  ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
+  EXPECT_EQ(held_here(producer, caches), 0U);
+  EXPECT_EQ(consumer.stat("kv_pins"), 0);
+  EXPECT_EQ(producer.stat("kv_importers"), 0);
+  EXPECT_EQ(producer.stat("kv_registrations"), 0);
+  EXPECT_EQ(producer.stat("kv_revocations_total"), 1);
+  EXPECT_TRUE(producer.worker->release_kv_caches(unmapping)) << "nothing is registered";
+}
+
+TEST_F(PullSleepTest, AfterTheWakeUpOldReferencesAreRefusedAndNewOnesServed) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  const std::string old = producer.prefill(7, {3}, 4, 50);
+  consumer.load(1, producer.prefill(8, {4}, 4, 60), {4}, 4);
+  ASSERT_TRUE(producer.sleep());
+  producer.wake_up();
+  EXPECT_EQ(producer.stat("kv_registrations"), 1);
+  consumer.fill(5, 1);
+  EXPECT_NE(consumer.load(2, old, {5}, 4).output.failure, "");
+  EXPECT_TRUE(consumer.holds(5, 1));
+  EXPECT_EQ(producer.stat("kv_references_refused_generation_total"), 1);
+  EXPECT_EQ(consumer.load(3, producer.prefill(9, {3}, 4, 70), {5}, 4).output.failure, "");
+  EXPECT_TRUE(consumer.holds(5, 70));
+  EXPECT_EQ(consumer.stat("kv_handshakes_total"), 2);
+}
+
+TEST_F(PullSleepTest, AsleepTheProducerIsUnavailable) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  const std::string params = producer.prefill(7, {3}, 4, 50);
+  ASSERT_TRUE(producer.sleep());
+  const auto loaded = consumer.load(1, params, {4}, 4);
+  EXPECT_EQ(loaded.output.failure, "the peer is unavailable: its KV cache is not mapped");
+}
+
+TEST_F(PullSleepTest, SleepEndsTheLeasesThatNobodyReads) {
+  Engine producer(producing());
+  producer.prefill(7, {3}, 4, 50);
+  producer.prefill(8, {4}, 4, 50);
+  Unmapping unmapping{.deadline = Clock::now() + std::chrono::seconds(10)};
+  ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
+  EXPECT_EQ(producer.stat("kv_leases_active"), 0);
+  producer.step();
+  EXPECT_EQ(producer.sent, (RequestIds{7, 8}));
+}
+
+TEST_F(PullSleepTest, SleepWaitsForAGrantedReadWhichThenCounts) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  std::atomic<bool> reading = false;
+  std::atomic<bool> go_on = false;
+  consumer.hooks.before_read = [&] {
+    reading = true;
+    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
+  };
+  consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  consumer.step();
+  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  std::atomic<bool> asleep = false;
+  std::thread sleeper([&] {
+    EXPECT_TRUE(producer.sleep());
+    asleep = true;
+  });
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv_revocations_total") == 1; }));
+  std::this_thread::sleep_for(milliseconds(30));
+  EXPECT_FALSE(asleep);
+  EXPECT_EQ(producer.stat("kv_leases_active"), 1);
+  go_on = true;
+  sleeper.join();
+  EXPECT_EQ(consumer.finish(1).failure, "");
+  EXPECT_TRUE(consumer.holds(4, 50));
+}
+
+TEST_F(PullSleepTest, ImporterThatDoesNotAnswerFailsTheSleepByNameAndNothingIsUnmapped) {
+  Engine producer(producing());
+  producer.fill(3, 50);
+  const RawImporter silent(folder.path, "mute");
+  const Time began = Clock::now();
+  const auto slept = producer.sleep(milliseconds(100));
+  ASSERT_FALSE(slept);
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(2));
+  EXPECT_EQ(slept.error().code, ErrorCode::kDeadlineExceeded);
+  const std::string& text = slept.error().message;
+  EXPECT_EQ(text.find(fmt::format("IpcConnector: importer mute (pid {}) did not release its "
+                                  "mapping within 1",
+                                  ::getpid())),
+            0U)
+      << text;
+  EXPECT_NE(text.find("nothing was unmapped. Use force=true to go on without it"),
+            std::string::npos)
+      << text;
+  EXPECT_TRUE(producer.allocator.is_mapped(kKvCacheTag));
+  EXPECT_TRUE(producer.holds(3, 50));
+}
+
+TEST_F(PullSleepTest, FailedSleepIsRepairedFully) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  consumer.load(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  {
+    const RawImporter silent(folder.path, "mute");
+    ASSERT_FALSE(producer.sleep(milliseconds(50)));
+  }
+  EXPECT_EQ(producer.stat("kv_registrations"), 1);
+  EXPECT_EQ(producer.caches().generation, 1U);
+  EXPECT_EQ(consumer.load(2, producer.prefill(8, {3}, 4, 60), {4}, 4).output.failure, "");
+  EXPECT_TRUE(consumer.holds(4, 60));
+  EXPECT_TRUE(producer.sleep());
+  EXPECT_EQ(consumer.stat("kv_pins"), 0);
+}
+
+TEST_F(PullSleepTest, WordOfAnImporterIsNotEnough) {
+  Engine producer(producing());
+  RawImporter liar(folder.path, "liar");
+  std::thread answering([&] { liar.lie(); });
+  const auto slept = producer.sleep(milliseconds(200));
+  answering.join();
+  ASSERT_FALSE(slept);
+  EXPECT_NE(slept.error().message.find("importer liar"), std::string::npos);
+}
+
+TEST_F(PullSleepTest, ForcedSleepReportsWhatIsPinned) {
+  Engine producer(producing());
+  const RawImporter silent(folder.path, "mute");
+  const KvCaches caches = producer.caches();
+  Unmapping unmapping{.deadline = Clock::now() + milliseconds(50), .force = true};
+  ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
+  ASSERT_EQ(unmapping.pinned.size(), 1U);
+  EXPECT_EQ(unmapping.pinned[0].by, fmt::format("importer mute (pid {})", ::getpid()));
+  EXPECT_EQ(unmapping.pinned[0].bytes, held_here(producer, caches));
+  EXPECT_GT(unmapping.pinned[0].bytes, 0U);
+  EXPECT_EQ(producer.stat("kv_registrations"), 0);
+  EXPECT_EQ(producer.stat("kv_importers"), 0);
+}
+
+TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaits) {
+  Engine producer(producing());
+  const RawImporter silent(folder.path, "mute");
+  std::atomic<bool> cancelled = false;
+  std::thread waking([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    cancelled = true;
+  });
+  Unmapping unmapping{.deadline = Clock::now() + std::chrono::seconds(20), .cancelled = &cancelled};
+  const Time began = Clock::now();
+  const Status released = producer.worker->release_kv_caches(unmapping);
+  waking.join();
+  ASSERT_FALSE(released);
+  EXPECT_EQ(released.error().code, ErrorCode::kCancelled);
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
+}
+
+TEST_F(PullSleepTest, ConsumerReturnsItsLeasesAndDropsItsMappings) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  consumer.load(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  const std::string waiting = producer.prefill(8, {4}, 4, 60);
+  const KvRequest request{.id = 2,
+                          .tokens = {},
+                          .prompt_length = 4,
+                          .cache_salt = Engine::none,
+                          .kv_transfer_params = waiting};
+  consumer.scheduler->on_new_request(request);
+  consumer.step();
+  const KvCaches caches = producer.caches();
+  EXPECT_GT(held_here(producer, caches), 0U);
+  ASSERT_TRUE(consumer.sleep());
+  EXPECT_EQ(held_here(producer, caches), 0U);
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv_importers") == 0; }));
+  EXPECT_TRUE(eventually([&] { return producer.step(), producer.sent == RequestIds({7, 8}); }));
+}
+
+TEST_F(PullSleepTest, ConsumersSleepEndsALoadUnderWay) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  std::atomic<bool> reading = false;
+  std::atomic<bool> go_on = false;
+  consumer.hooks.before_read = [&] {
+    reading = true;
+    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
+  };
+  consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  consumer.step();
+  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  Unmapping unmapping{.deadline = Clock::now() + milliseconds(100), .force = true};
+  const Status stuck = consumer.worker->release_kv_caches(unmapping);
+  ASSERT_FALSE(stuck) << "it writes into the cache";
+  EXPECT_EQ(stuck.error().code, ErrorCode::kDeadlineExceeded);
+  ASSERT_TRUE(consumer.after_map());
+  go_on = true;
+  EXPECT_EQ(consumer.finish(1).invalid_block_ids, std::vector<BlockId>{4});
+  ASSERT_TRUE(consumer.sleep());
+  consumer.wake_up();
+  EXPECT_EQ(consumer.load(2, producer.prefill(8, {3}, 4, 70), {4}, 4).output.failure, "");
+  EXPECT_TRUE(consumer.holds(4, 70));
+}
+
+TEST_F(PullSleepTest, LoadsIntoAMappingThatIsGoneAreToldToNobody) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  consumer.worker->bind_connector_metadata(consumer.scheduler->build_connector_meta());
+  consumer.worker->start_load_kv();
+  ASSERT_TRUE(consumer.sleep());
+  consumer.wake_up();
+  for (int i = 0; i < 20; ++i) {
+    const auto output = consumer.step();
+    EXPECT_TRUE(output.finished_recving.empty() && output.invalid_block_ids.empty());
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+TEST_F(PullSleepTest, BothSleepAtTheSameTime) {
+  EngineOptions first = producing();
+  first.peers = R"("127.0.0.1:2")";
+  Engine a(first);
+  Engine b(consuming());
+  b.load(1, a.prefill(7, {3}, 4, 50), {4}, 4);
+  EXPECT_EQ(a.load(1, b.prefill(8, {5}, 4, 60), {6}, 4).output.failure, "");
+  std::thread other([&] { EXPECT_TRUE(a.sleep()); });
+  EXPECT_TRUE(b.sleep());
+  other.join();
+  a.wake_up();
+  b.wake_up();
+  EXPECT_EQ(b.load(2, a.prefill(9, {3}, 4, 70), {4}, 4).output.failure, "");
+  EXPECT_EQ(a.load(2, b.prefill(10, {5}, 4, 80), {6}, 4).output.failure, "");
+  EXPECT_TRUE(b.holds(4, 70) && a.holds(6, 80));
+}
+
+TEST_F(PullSleepTest, RestoringTwiceChangesNothing) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  const std::string params = producer.prefill(7, {3}, 4, 50);
+  ASSERT_TRUE(producer.after_map());
+  ASSERT_TRUE(producer.after_map());
+  EXPECT_EQ(consumer.load(1, params, {4}, 4).output.failure, "");
+}
+
+}  // namespace
+}  // namespace dormouse::pull
