@@ -1,22 +1,13 @@
 #include "cli/bench_peer.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "base/check.h"
 #include "base/json.h"
-#include "base/unique_fd.h"
+#include "cli/child_process.h"
 #include "server/http_client.h"
 
 namespace dormouse::cli {
@@ -27,111 +18,37 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(5);
 
-Result<std::uint16_t> free_port() {
-  const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (!probe || ::bind(probe.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
-    return fail(ErrorCode::kInternal, "no free port on loopback");
-  return ntohs(address.sin_port);
-}
-
-// A running llama-server with its log in a file; ended when destroyed.
+// A running llama-server; ended when destroyed.
 class PeerProcess {
  public:
   static Result<std::unique_ptr<PeerProcess>> start(const BenchOptions& options,
                                                     std::uint32_t threads) {
     auto peer = std::unique_ptr<PeerProcess>(new PeerProcess());
     DM_TRY_ASSIGN(peer->address_.port, free_port());
-    std::vector<std::string> words = {options.peer_server,
-                                      "--model",
-                                      options.engine.model,
-                                      "--host",
-                                      "127.0.0.1",
-                                      "--port",
-                                      std::to_string(peer->address_.port),
-                                      "--threads",
-                                      std::to_string(threads),
-                                      "--threads-batch",
-                                      std::to_string(threads),
-                                      "--parallel",
-                                      std::to_string(kSequences),
-                                      "--ctx-size",
-                                      std::to_string(kSequences * 1024)};
-    std::vector<char*> argv;
-    for (std::string& word : words)
-      argv.push_back(word.data());
-    argv.push_back(nullptr);
-
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_addopen(&actions, 1, peer->log_.c_str(),
-                                       O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    const int error = ::posix_spawn(&peer->pid_, argv[0], &actions, nullptr, argv.data(), environ);
-    ::posix_spawn_file_actions_destroy(&actions);
-    if (error != 0)
-      return fail(ErrorCode::kNotFound,
-                  fmt::format("{}: {}", options.peer_server, std::strerror(error)));
+    DM_TRY_ASSIGN(
+        peer->process_,
+        ChildProcess::start({options.peer_server, "--model", options.engine.model, "--host",
+                             "127.0.0.1", "--port", std::to_string(peer->address_.port),
+                             "--threads", std::to_string(threads), "--threads-batch",
+                             std::to_string(threads), "--parallel", std::to_string(kSequences),
+                             "--ctx-size", std::to_string(kSequences * 1024)}));
     return peer;
   }
-  ~PeerProcess() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-    std::error_code ignored;
-    std::filesystem::remove(log_, ignored);
-  }
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
 
   const server::Address& address() const { return address_; }
-
-  Status wait_until_ready() {
-    const auto deadline = Clock::now() + std::chrono::minutes(1);
-    while (Clock::now() < deadline) {
-      if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {
-        pid_ = -1;
-        return fail(ErrorCode::kUnavailable, "the peer ended: " + last_log_line());
-      }
-      if (auto client = HttpClient::connect(address_, std::chrono::seconds(5))) {
-        const auto health = client->call("GET", "/health");
-        if (health && health->status == 200)
-          return {};
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return fail(ErrorCode::kUnavailable, "the peer did not come up within a minute");
-  }
+  Status wait_until_ready() { return wait_until_healthy(*process_, address_, "/health"); }
 
   std::string features() const {
-    std::ifstream file(log_);
-    for (std::string line; std::getline(file, line);)
-      if (const std::size_t at = line.find("system_info:"); at != std::string::npos)
-        return line.substr(at);
-    return "prints no system_info";
+    const std::string log = process_->log();
+    const std::size_t at = log.find("system_info:");
+    return at == std::string::npos ? "prints no system_info"
+                                   : log.substr(at, log.find('\n', at) - at);
   }
 
  private:
-  PeerProcess()
-      : log_(std::filesystem::temp_directory_path() /
-             fmt::format("dormouse-bench-peer-{}.log", ::getpid())) {}
-
-  std::string last_log_line() const {
-    std::ifstream file(log_);
-    std::string last;
-    for (std::string line; std::getline(file, line);)
-      last = line;
-    return last;
-  }
-
-  std::string log_;
+  PeerProcess() = default;
   server::Address address_;
-  pid_t pid_ = -1;
+  std::unique_ptr<ChildProcess> process_;
 };
 
 // The server's timings of one request.

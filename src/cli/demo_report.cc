@@ -18,12 +18,17 @@ Json to_json_value(const PhaseResult& phase) {
   for (const std::string& problem : phase.problems)
     problems.emplace_back(problem);
   return Json::Object{{"name", phase.name},
-                      {"instance", "single"},
-                      {"connector", nullptr},
+                      {"instance", phase.connector.empty() ? Json("single") : Json(phase.name)},
+                      {"connector", phase.connector.empty() ? Json() : Json(phase.connector)},
                       {"level", phase.level},
                       {"cycle", phase.cycle},
                       {"compared", phase.compared},
                       {"identical", phase.identical},
+                      {"wrong", phase.compared - phase.identical},
+                      {"prompt_tokens", phase.prompt_tokens},
+                      {"transferred_tokens", phase.transferred_tokens},
+                      {"recomputed_tokens", phase.recomputed_tokens},
+                      {"stale_refused", phase.stale_refused},
                       {"sleep_ms", phase.sleep_ms},
                       {"wake_ms", phase.wake_ms},
                       {"asleep_bytes", phase.asleep_bytes},
@@ -49,6 +54,13 @@ std::size_t DemoReport::identical() const {
   return sum;
 }
 
+std::uint64_t DemoReport::sum(std::uint64_t PhaseResult::*count) const {
+  std::uint64_t total = 0;
+  for (const PhaseResult& phase : phases)
+    total += phase.*count;
+  return total;
+}
+
 bool DemoReport::good() const {
   for (const PhaseResult& phase : phases)
     if (!phase.problems.empty())
@@ -69,11 +81,18 @@ std::string table_head() {
 std::string table_row(const PhaseResult& phase) {
   std::string row =
       fmt::format("{:<14} {:>5} {:>9} {:>9.1f} {:>9.1f} {:>10.1f} {:>10.1f} {:>10.1f}  {}",
-                  phase.name, phase.cycle, fmt::format("{}/{}", phase.identical, phase.compared),
+                  phase.connector.empty() || phase.level == 1
+                      ? phase.name
+                      : fmt::format("{} {}", phase.name, phase.level == 0 ? "KV only" : "level 2"),
+                  phase.cycle, fmt::format("{}/{}", phase.identical, phase.compared),
                   phase.sleep_ms, phase.wake_ms, mebibytes(static_cast<double>(phase.freed)),
                   mebibytes(static_cast<double>(phase.asleep_bytes)),
                   mebibytes(static_cast<double>(phase.backup_bytes)),
                   phase.problems.empty() && phase.identical == phase.compared ? "ok" : "BAD");
+  if (!phase.connector.empty())
+    row +=
+        fmt::format("  {}: {} tokens transferred, {} recomputed, {} stale refused", phase.connector,
+                    phase.transferred_tokens, phase.recomputed_tokens, phase.stale_refused);
   for (const std::string& problem : phase.problems)
     row += "\n    " + problem;
   return row;
@@ -87,6 +106,9 @@ std::string to_json(const DemoReport& report) {
                            {"compared", report.compared()},
                            {"identical", report.identical()},
                            {"wrong", report.compared() - report.identical()},
+                           {"transferred_tokens", report.sum(&PhaseResult::transferred_tokens)},
+                           {"recomputed_tokens", report.sum(&PhaseResult::recomputed_tokens)},
+                           {"stale_refused", report.sum(&PhaseResult::stale_refused)},
                            {"phases", std::move(phases)}})
       .dump();
 }

@@ -10,7 +10,8 @@ namespace dormouse::cli {
 // One cycle of one phase: asleep, awake again, asked again.
 struct PhaseResult {
   std::string name;
-  int level = 0;  // as the engine reports it; 0 where the KV cache alone is released
+  std::string connector;  // of a prefill and a decode instance; empty: a single engine
+  int level = 0;          // as the engine reports it; 0 where the KV cache alone is released
   std::uint32_t cycle = 1;
   std::size_t compared = 0;
   std::size_t identical = 0;
@@ -20,6 +21,11 @@ struct PhaseResult {
   std::int64_t freed = 0;            // bytes that came back, as the operating system measured
   std::uint64_t asleep_bytes = 0;    // bytes of blocks that the process held while asleep
   std::uint64_t backup_bytes = 0;    // of ordinary host memory, to wake from
+  // Of prompts, as the decode side counts them.
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t transferred_tokens = 0;
+  std::uint64_t recomputed_tokens = 0;
+  std::uint64_t stale_refused = 0;  // references to blocks that are no more, by their owner
   std::vector<std::string> problems;
 };
 
@@ -29,6 +35,7 @@ struct DemoReport {
 
   std::size_t compared() const;
   std::size_t identical() const;
+  std::uint64_t sum(std::uint64_t PhaseResult::*count) const;
   // Every answer identical, and no problem in any phase.
   bool good() const;
 };

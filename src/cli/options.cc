@@ -356,6 +356,8 @@ std::variant<DemoOptions, ExitCode> parse_demo(int argc, char** argv) {
   app.add_option("--cycles", options.cycles, "Cycles of each way to sleep")
       ->check(CLI::Range(1U, 100000U))
       ->capture_default_str();
+  app.add_flag("--full", options.full,
+               "Prefill and decode instances: every level, two cycles [level 1, one cycle]");
   app.add_option("--kv-cache-memory-bytes", kv_cache, "Size of the KV cache")
       ->capture_default_str();
   app.add_option("--threads", options.engine.threads, "Threads that compute [one for each core]")

@@ -57,6 +57,7 @@ struct DemoOptions {
   std::uint32_t prompts = 30;
   std::uint32_t tokens = 48;  // of each answer
   std::uint32_t cycles = 2;   // of each phase
+  bool full = false;          // every level and two cycles for prefill and decode instances, too
 };
 
 enum class BenchKind { kSleep, kServe };

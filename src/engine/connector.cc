@@ -65,8 +65,7 @@ void EngineCore::publish_handshake() {
   const RankState ranks = ask_ranks();
   if (ranks.model_hash != model_hash_)
     connector_->set_model_hash(model_hash_ = ranks.model_hash);
-  const bool complete =
-      ranks.restored && std::ranges::none_of(handshakes_, &std::string::empty);
+  const bool complete = ranks.restored && std::ranges::none_of(handshakes_, &std::string::empty);
   connector_->set_xfer_handshake_metadata(complete ? handshakes_ : std::vector<std::string>());
 }
 

@@ -88,7 +88,8 @@ std::vector<RequestOutput> Scheduler::fail_invalid_steps(const StepPlan& plan) {
     return outputs;
   for (const ScheduledSequence& scheduled : plan.sequences) {
     const Sequence* sequence = find(scheduled.id);
-    if (sequence == nullptr || valid_until(*sequence, scheduled.first_position) == scheduled.first_position)
+    if (sequence == nullptr ||
+        valid_until(*sequence, scheduled.first_position) == scheduled.first_position)
       continue;
     forget_invalid(*sequence);
     outputs.push_back(*finish_error(scheduled.id, load_failure()));
