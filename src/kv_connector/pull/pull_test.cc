@@ -36,7 +36,7 @@ TEST_F(PullTest, ConsumerGetsTheProducersBytes) {
   EXPECT_TRUE(loaded.output.invalid_block_ids.empty());
   EXPECT_TRUE(consumer.holds(4, 50) && consumer.holds(5, 51) && consumer.holds(6, 52));
   EXPECT_TRUE(eventually([&] { return producer.step(), producer.sent == RequestIds{7}; }));
-  EXPECT_EQ(consumer.stat("kv_transferred_tokens_total"), 10);
+  EXPECT_EQ(consumer.stat("kv_pulled_tokens_total"), 10);
   EXPECT_EQ(consumer.stat("kv_transferred_blocks_total"), 3);
   EXPECT_EQ(consumer.stat("kv_transferred_bytes_total"), 3 * test_shape().block_bytes());
   EXPECT_EQ(producer.stat("kv_leases_active"), 0);
@@ -220,7 +220,7 @@ TEST_F(PullTest, HeartbeatsKeepALeaseWhileItsRequestWaits) {
   consumer.scheduler->on_new_request(request);
   EXPECT_TRUE(consumer.scheduler->has_pending_work());
   consumer.step();
-  std::this_thread::sleep_for(milliseconds(1200));
+  EXPECT_TRUE(stays([&] { return producer.stat("kv_leases_active") == 1; }, milliseconds(1200)));
   consumer.scheduler->update_state_after_alloc(request, std::vector<BlockId>{4}, 4);
   EXPECT_EQ(consumer.finish(1).failure, "");
   EXPECT_TRUE(consumer.holds(4, 50));

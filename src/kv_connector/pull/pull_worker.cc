@@ -161,7 +161,7 @@ KvConnectorStats PullWorker::get_kv_connector_stats() const {
   const PeerTable::Counters peers = peers_->counters();
   KvConnectorStats stats = {
       {"kv_generation", number(generation_)},
-      {"kv_transferred_tokens_total", number(loads.tokens)},
+      {"kv_pulled_tokens_total", number(loads.tokens)},
       {"kv_transferred_blocks_total", number(loads.blocks)},
       {"kv_transferred_bytes_total", number(loads.bytes)},
       {"kv_failed_transfers_total", number(loads.failed)},
