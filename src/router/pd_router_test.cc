@@ -120,8 +120,7 @@ TEST_F(RouterTest, APrefillInstanceThatBreaksDownOrKeepsNothingIsReplaced) {
 
 TEST_F(RouterTest, APrefillInstanceThatHangsIsGivenUp) {
   start({.prefill_timeout = milliseconds(50), .poll_interval = std::chrono::hours(1)});
-  std::vector<Writer> held;
-  set_prefill([&](const HttpRequest&, const Writer& writer) { held.push_back(writer); });
+  set_prefill([&](const HttpRequest&, const Writer& writer) { hold(writer); });
   EXPECT_EQ(complete().status, 200);
   EXPECT_EQ(total("local_computations"), 1);
   EXPECT_EQ(states(), "gone gone ready ready");
@@ -172,8 +171,7 @@ TEST_F(RouterTest, ADecodeInstanceThatRefusesIsReplacedByTheNext) {
 }
 
 TEST_F(RouterTest, ADecodeInstanceThatDiesBeforeItsAnswerIsReplacedByTheNext) {
-  Writer held;
-  decode_[0].set_answer([&](const HttpRequest&, const Writer& writer) { held = writer; });
+  decode_[0].set_answer([&](const HttpRequest&, const Writer& writer) { hold(writer); });
   auto answer = std::async(std::launch::async, [&] { return complete(); });
   decode_[0].wait_for_request();
   decode_[0].die();
@@ -261,12 +259,11 @@ TEST_F(RouterTest, OtherErrorsOfTheDecodeSideAreTheClientsAnswer) {
 
 TEST_F(RouterTest, AClientThatLeavesDuringDecodeEndsTheLegAtOnce) {
   std::promise<void> gone;
-  std::vector<Writer> held;
   set_decode([&](const HttpRequest&, const Writer& writer) {
     writer->on_disconnect([&] { gone.set_value(); });
     writer->start_stream({.content_type = "text/event-stream"});
     writer->write("data: 1\n\n");
-    held.push_back(writer);
+    hold(writer);
   });
   connect().stream("POST", "/v1/completions", R"({"prompt":"x"})", {},
                    [](std::string_view) { return false; });
@@ -278,10 +275,9 @@ TEST_F(RouterTest, AClientThatLeavesDuringDecodeEndsTheLegAtOnce) {
 
 TEST_F(RouterTest, AClientThatLeavesDuringPrefillGetsNoDecodeLeg) {
   std::promise<void> gone;
-  std::vector<Writer> held;
   set_prefill([&](const HttpRequest&, const Writer& writer) {
     writer->on_disconnect([&] { gone.set_value(); });
-    held.push_back(writer);
+    hold(writer);
   });
   {
     HttpClient client = connect();

@@ -112,7 +112,15 @@ class RouterTest : public ::testing::Test {
       backend.set_answer(answer);
   }
 
+  // Keeps the answer open until the test ends.
+  void hold(const Writer& writer) {
+    const std::lock_guard lock(mutex_);
+    held_.push_back(writer);
+  }
+
   server::HeaderList headers_;  // of the calls for the status
+  std::mutex mutex_;
+  std::vector<Writer> held_;
   FakeBackend prefill_[2]{FakeBackend(params_for_decode()), FakeBackend(params_for_decode())};
   FakeBackend decode_[2]{FakeBackend(always({.body = R"({"id":"d"})"})),
                          FakeBackend(always({.body = R"({"id":"d"})"}))};
