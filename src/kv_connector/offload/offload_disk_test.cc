@@ -123,6 +123,7 @@ TEST_F(OffloadDiskTest, ASlotIsKeptUntilItsFileIsWritten) {
     while (engine.matched(other) < 12) {
       other.id = id++;
       engine.finish(other, {4, 5, 6});
+      engine.step();
       engine.settle();
     }
   }
