@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <functional>
 #include <set>
 
 #include "kv_connector/connector_fixture.h"
@@ -13,24 +12,22 @@ namespace {
 
 TEST(BlockKey, KeepsApartWhateverTheBytesDependOn) {
   std::set<std::string> keys = {root_key(small_shape(), 1, "model", "salt")};
-  const std::vector<std::function<void(KvShape&)>> changes = {[](KvShape& shape) { shape.num_layers = 3; },
-                                                              [](KvShape& shape) { shape.num_kv_heads = 4; },
-                                                              [](KvShape& shape) { shape.first_kv_head = 1; },
-                                                              [](KvShape& shape) { shape.last_kv_head = 1; },
-                                                              [](KvShape& shape) { shape.head_dim = 8; },
-                                                              [](KvShape& shape) { shape.block_size = 8; },
-                                                              [](KvShape& shape) { shape.dtype = "bfloat16"; },
-                                                              [](KvShape& shape) { shape.layout = "another"; }};
-  for (const auto& change : changes) {
-    KvShape shape = small_shape();
-    change(shape);
-    keys.insert(root_key(shape, 1, "model", "salt"));
-  }
+  std::vector<KvShape> others(8, small_shape());
+  others[0].num_layers = 3;
+  others[1].num_kv_heads = 4;
+  others[2].first_kv_head = 1;
+  others[3].last_kv_head = 1;
+  others[4].head_dim = 8;
+  others[5].block_size = 8;
+  others[6].dtype = "bfloat16";
+  others[7].layout = "another";
+  for (const KvShape& each : others)
+    keys.insert(root_key(each, 1, "model", "salt"));
   keys.insert(root_key(small_shape(), 2, "model", "salt"));
   keys.insert(root_key(small_shape(), 1, "another model", "salt"));
   keys.insert(root_key(small_shape(), 1, "model", "another salt"));
   keys.insert(root_key(small_shape(), 1, "modelsalt", ""));
-  EXPECT_EQ(keys.size(), changes.size() + 5);
+  EXPECT_EQ(keys.size(), others.size() + 5);
 }
 
 TEST(BlockKey, NamesABlockByEverythingBeforeIt) {

@@ -17,8 +17,8 @@ namespace dormouse {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    char name[] = "/tmp/dormouse_kv_XXXXXX";
-    path_ = ::mkdtemp(name);
+    path_ = ::testing::TempDir() + "dormouse_kv_XXXXXX";
+    EXPECT_NE(::mkdtemp(path_.data()), nullptr);
   }
   ~ScratchFolder() {
     std::error_code ignored;
