@@ -69,7 +69,7 @@ Status Endpoint::open(const KvCaches& caches) {
 
 void Endpoint::add_lease(LeaseOrder order) {
   const Lock lock(mutex_);
-  leases_.add(order.request, std::move(order.token), std::move(order.blocks), Clock::now());
+  leases_.add(std::move(order), Clock::now());
 }
 
 RequestIds Endpoint::take_ended() {

@@ -30,6 +30,8 @@ std::string_view to_string(Refusal refusal) {
       return "expired";
     case Refusal::kToken:
       return "token";
+    case Refusal::kModel:
+      return "model";
     case Refusal::kBlocks:
       return "blocks";
   }
@@ -58,15 +60,12 @@ void LeaseTable::end_all() {
     lease = end(lease);
 }
 
-void LeaseTable::add(RequestId request, std::string token, std::vector<BlockId> blocks, Time now) {
-  std::sort(blocks.begin(), blocks.end());
-  const auto [lease, added] = leases_.try_emplace(std::to_string(request));
+void LeaseTable::add(LeaseOrder order, Time now) {
+  std::sort(order.blocks.begin(), order.blocks.end());
+  const auto [lease, added] = leases_.try_emplace(std::to_string(order.request));
   if (!added)
     return;
-  lease->second = {.request = request,
-                   .token = std::move(token),
-                   .blocks = std::move(blocks),
-                   .expiry = now + times_.duration};
+  lease->second = {.order = std::move(order), .expiry = now + times_.duration};
   if (!open_)
     end(lease);
 }
@@ -91,8 +90,11 @@ tl::expected<GrantId, Refusal> LeaseTable::try_grant(const Pull& pull, ReaderId 
   if (!found)
     return tl::unexpected(found.error());
   Lease& lease = (*found)->second;
+  if (lease.order.model_hash != pull.model_hash)
+    return tl::unexpected(Refusal::kModel);
+  const std::vector<BlockId>& leased = lease.order.blocks;
   for (const BlockId block : pull.blocks) {
-    if (!std::binary_search(lease.blocks.begin(), lease.blocks.end(), block))
+    if (!std::binary_search(leased.begin(), leased.end(), block))
       return tl::unexpected(Refusal::kBlocks);
   }
   extend(lease, now);
@@ -105,7 +107,7 @@ tl::expected<LeaseTable::Leases::iterator, Refusal> LeaseTable::find(const Lease
   const auto lease = leases_.find(name.lease);
   if (lease == leases_.end() || lease->second.expiry <= now)
     return tl::unexpected(Refusal::kExpired);
-  if (!same_secret(lease->second.token, name.token))
+  if (!same_secret(lease->second.order.token, name.token))
     return tl::unexpected(Refusal::kToken);
   return lease;
 }
@@ -158,7 +160,7 @@ std::vector<LeaseTable::Expired> LeaseTable::expire(Time now) {
       ++lease;
       continue;
     }
-    expired.push_back({lease->second.request, lease->second.done.size()});
+    expired.push_back({lease->second.order.request, lease->second.done.size()});
     ++counters_.expired;
     lease = end(lease);
   }
@@ -194,7 +196,7 @@ void LeaseTable::end_unless_read(Leases::iterator lease) {
 
 LeaseTable::Leases::iterator LeaseTable::end(Leases::iterator lease) {
   std::erase_if(grants_, [&](const auto& grant) { return grant.second.lease == lease->first; });
-  ended_.push_back(lease->second.request);
+  ended_.push_back(lease->second.order.request);
   return leases_.erase(lease);
 }
 

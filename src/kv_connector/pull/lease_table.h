@@ -29,11 +29,12 @@ enum class Refusal {
   kGeneration,
   kExpired,  // or unknown: the table does not remember leases that ended
   kToken,
+  kModel,   // computed with other weights than the consumer's
   kBlocks,  // not all of the lease
 };
-inline constexpr std::array kRefusals = {Refusal::kUnavailable, Refusal::kIncarnation,
-                                         Refusal::kGeneration,  Refusal::kExpired,
-                                         Refusal::kToken,       Refusal::kBlocks};
+inline constexpr std::array kRefusals = {
+    Refusal::kUnavailable, Refusal::kIncarnation, Refusal::kGeneration, Refusal::kExpired,
+    Refusal::kToken,       Refusal::kModel,       Refusal::kBlocks};
 std::string_view to_string(Refusal refusal);
 
 using GrantId = std::uint64_t;
@@ -55,7 +56,7 @@ class LeaseTable {
   // Whatever is left ends.
   void end_all();
 
-  void add(RequestId request, std::string token, std::vector<BlockId> blocks, Time now);
+  void add(LeaseOrder order, Time now);
 
   tl::expected<GrantId, Refusal> grant(const Pull& pull, ReaderId reader, Time now);
   // Ends a grant. True: the lease was alive from the grant on, so that what was read is good.
@@ -90,9 +91,7 @@ class LeaseTable {
 
  private:
   struct Lease {
-    RequestId request = 0;
-    std::string token;
-    std::vector<BlockId> blocks;  // sorted
+    LeaseOrder order;  // its blocks sorted
     Time expiry;
     std::set<std::uint32_t> done;  // ranks of the consumer
   };

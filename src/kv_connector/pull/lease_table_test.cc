@@ -20,12 +20,13 @@ class LeaseTableTest : public ::testing::Test {
  protected:
   void SetUp() override {
     table.open(5);
-    table.add(7, "secret", {30, 10, 20}, now);
+    table.add({7, "secret", "weights", {30, 10, 20}}, now);
   }
   static Pull good() {
     return {.name = {"7", "secret"},
             .incarnation = "first",
             .generation = 5,
+            .model_hash = "weights",
             .blocks = {10, 20},
             .consumer = {0, 1}};
   }
@@ -67,11 +68,14 @@ TEST_F(LeaseTableTest, EveryWrongReferenceIsRefusedForItsReason) {
   for (const char* token : {"secreT", "secre", "secret ", ""}) {
     LeaseTable fresh("first", {seconds(30), seconds(20)});
     fresh.open(5);
-    fresh.add(7, "secret", {10, 20}, now);
+    fresh.add({7, "secret", "weights", {10, 20}}, now);
     wrong = good();
     wrong.name.token = token;
     EXPECT_EQ(fresh.grant(wrong, kReader, now).error(), Refusal::kToken) << token;
   }
+  wrong = good();
+  wrong.model_hash = "others";
+  expect_refused(wrong, Refusal::kModel);
   wrong = good();
   wrong.blocks = {10, 11};
   expect_refused(wrong, Refusal::kBlocks);
@@ -118,7 +122,7 @@ TEST_F(LeaseTableTest, ReadWhoseLeaseExpiredIsNotConfirmed) {
   EXPECT_FALSE(table.confirm(early, kReader, now)) << "due, though nobody has looked yet";
   table.expire(now);
   EXPECT_FALSE(table.confirm(early, kReader, now));
-  table.add(8, "secret", {1}, now);
+  table.add({8, "secret", "weights", {1}}, now);
   Pull pull = good();
   pull.name.lease = "8";
   pull.blocks = {1};
@@ -156,7 +160,7 @@ TEST_F(LeaseTableTest, ReleaseNeedsTheToken) {
 }
 
 TEST_F(LeaseTableTest, ClosingKeepsWhatIsReadUntilItHasBeenRead) {
-  table.add(8, "other", {40}, now);
+  table.add({8, "other", "weights", {40}}, now);
   const GrantId grant = granted(good());
   table.close();
   EXPECT_THAT(table.take_ended(), ElementsAre(8));
@@ -198,7 +202,7 @@ TEST_F(LeaseTableTest, AnotherGenerationEndsEverythingOfTheOldOne) {
 TEST_F(LeaseTableTest, SameGenerationOpenedAgainServesNewLeases) {
   table.close();
   table.open(5);
-  table.add(9, "secret", {10, 20}, now);
+  table.add({9, "secret", "weights", {10, 20}}, now);
   Pull pull = good();
   pull.name.lease = "9";
   EXPECT_TRUE(table.confirm(granted(pull), kReader, now));
@@ -206,86 +210,99 @@ TEST_F(LeaseTableTest, SameGenerationOpenedAgainServesNewLeases) {
 
 TEST_F(LeaseTableTest, LeaseThatComesWhenItIsClosedEndsAtOnce) {
   table.close();
-  table.add(9, "secret", {1}, now);
+  table.add({9, "secret", "weights", {1}}, now);
   EXPECT_THAT(table.take_ended(), ElementsAre(7, 9));
 }
 
 // Any order of events: each lease ends exactly once, and a confirmed read had its lease all along.
+class RandomEvents {
+ public:
+  explicit RandomEvents(unsigned seed) : random_(seed) { table_.open(generation_); }
+
+  void run() {
+    for (int i = 0; i < 200; ++i) {
+      one();
+      settle();
+    }
+    table_.end_all();
+    settle();
+    for (RequestId request = 1; request <= last_; ++request)
+      EXPECT_EQ(ended_[request], 1);
+    EXPECT_EQ(table_.grants(), 0U);
+  }
+
+ private:
+  struct Read {
+    GrantId grant = 0;
+    ReaderId reader = 0;
+    RequestId lease = 0;
+  };
+
+  std::size_t pick(std::size_t below) { return random_() % below; }
+
+  void settle() {
+    for (const RequestId request : table_.take_ended())
+      EXPECT_EQ(++ended_[request], 1);
+  }
+
+  void one() {
+    const RequestId lease = last_ == 0 ? 0 : 1 + pick(last_);
+    const LeaseName name{std::to_string(lease), "t"};
+    switch (pick(9)) {
+      case 0:
+        return table_.add({++last_, "t", "", {1, 2}}, now_);
+      case 1:
+      case 2:
+        return read(lease, name);
+      case 3:
+        return confirm();
+      case 4:
+        now_ += seconds(pick(5));
+        return;
+      case 5:
+        table_.expire(now_);
+        return;
+      case 6:
+        table_.heartbeat(name, now_);
+        return;
+      case 7:
+        return pick(2) == 0 ? table_.reader_gone(pick(3)) : void(table_.release(name, {}, now_));
+      default:
+        return pick(4) == 0 ? table_.close() : table_.open(generation_ += pick(2));
+    }
+  }
+
+  void read(RequestId lease, const LeaseName& name) {
+    const ReaderId reader = pick(3);
+    const Pull pull{.name = name, .incarnation = "i", .generation = generation_, .blocks = {1}};
+    const auto grant = table_.grant(pull, reader, now_);
+    if (!grant)
+      return;
+    EXPECT_EQ(ended_[lease], 0);
+    reads_.push_back({*grant, reader, lease});
+  }
+
+  void confirm() {
+    if (reads_.empty())
+      return;
+    const Read read = reads_[pick(reads_.size())];
+    const bool was_over = ended_[read.lease] > 0;
+    EXPECT_FALSE(table_.confirm(read.grant, read.reader, now_) && was_over);
+  }
+
+  std::mt19937 random_;
+  LeaseTable table_{"i", {seconds(10), seconds(6)}};
+  Time now_ = Time() + seconds(1000);
+  std::uint64_t generation_ = 1;
+  RequestId last_ = 0;
+  std::map<RequestId, int> ended_;
+  std::vector<Read> reads_;
+};
+
 TEST(LeaseTableSequences, EveryLeaseEndsOnceAndConfirmedReadsHadTheirLease) {
   for (unsigned seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(seed);
-    const auto pick = [&](unsigned below) { return random() % below; };
-    LeaseTable table("i", {seconds(10), seconds(6)});
-    Time now = Time() + seconds(1000);
-    std::uint64_t generation = 1;
-    table.open(generation);
-    std::map<RequestId, int> ended;
-    struct Read {
-      GrantId grant;
-      ReaderId reader;
-      RequestId lease;
-    };
-    std::vector<Read> reads;
-    RequestId last = 0;
-    const auto settle = [&] {
-      for (const RequestId request : table.take_ended())
-        ++ended[request];
-    };
-    for (int i = 0; i < 200; ++i) {
-      const RequestId lease = last == 0 ? 0 : 1 + pick(static_cast<unsigned>(last));
-      const LeaseName name{std::to_string(lease), "t"};
-      switch (pick(9)) {
-        case 0:
-          table.add(++last, "t", {1, 2}, now);
-          break;
-        case 1:
-        case 2: {
-          const ReaderId reader = pick(3);
-          const auto grant = table.grant(
-              {.name = name, .incarnation = "i", .generation = generation, .blocks = {1}}, reader,
-              now);
-          if (grant) {
-            EXPECT_EQ(ended[lease], 0);
-            reads.push_back({*grant, reader, lease});
-          }
-          break;
-        }
-        case 3:
-          if (!reads.empty()) {
-            const Read read = reads[pick(static_cast<unsigned>(reads.size()))];
-            settle();
-            const bool was_over = ended[read.lease] > 0;
-            EXPECT_FALSE(table.confirm(read.grant, read.reader, now) && was_over);
-          }
-          break;
-        case 4:
-          now += seconds(pick(5));
-          break;
-        case 5:
-          table.expire(now);
-          break;
-        case 6:
-          table.heartbeat(name, now);
-          break;
-        case 7:
-          pick(2) == 0 ? table.reader_gone(pick(3)) : void(table.release(name, {}, now));
-          break;
-        case 8:
-          if (pick(4) == 0)
-            table.close();
-          else
-            table.open(generation += pick(2));
-          break;
-      }
-      settle();
-      for (const auto& [request, times] : ended)
-        ASSERT_LE(times, 1) << "seed " << seed;
-    }
-    table.end_all();
-    settle();
-    for (RequestId request = 1; request <= last; ++request)
-      ASSERT_EQ(ended[request], 1) << "seed " << seed;
-    EXPECT_EQ(table.grants(), 0U);
+    SCOPED_TRACE(seed);
+    RandomEvents(seed).run();
   }
 }
 

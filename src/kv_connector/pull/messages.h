@@ -139,6 +139,7 @@ struct Pull {
   LeaseName name;
   std::string incarnation;
   std::uint64_t generation = 0;
+  std::string model_hash;  // the consumer's; KV of other weights is of no use to it
   std::vector<BlockId> blocks;
   std::uint32_t first_kv_head = 0;
   std::uint32_t last_kv_head = 0;  // one past
@@ -149,6 +150,7 @@ struct Pull {
     io("name", self.name);
     io("incarnation", self.incarnation);
     io("generation", self.generation);
+    io("model_hash", self.model_hash);
     io("blocks", self.blocks);
     io("first_kv_head", self.first_kv_head);
     io("last_kv_head", self.last_kv_head);
@@ -267,11 +269,13 @@ struct RemoteReference {
 struct LeaseOrder {
   RequestId request = 0;
   std::string token;
+  std::string model_hash;  // of the weights that the blocks were computed with
   std::vector<BlockId> blocks;
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
     io("request", self.request);
     io("token", self.token);
+    io("model_hash", self.model_hash);
     io("blocks", self.blocks);
   }
 };

@@ -46,12 +46,18 @@ inline bool eventually(const std::function<bool()>& condition,
   return true;
 }
 
+// The condition holds now and for this time on.
+inline bool stays(const std::function<bool()>& condition, milliseconds time) {
+  return !eventually([&] { return !condition(); }, time);
+}
+
 // Forwards; `after_read` sees what was copied, `before_read` may hold a read back.
 class WatchedAgent final : public TransferAgent {
  public:
   struct Hooks {
     std::function<void()> before_read = [] {};
     std::function<void(std::span<const ReadSpan>)> after_read = [](auto) {};
+    bool sees_holders = true;  // false: as where the system cannot tell
   };
   WatchedAgent(std::unique_ptr<TransferAgent> inner, Hooks& hooks)
       : inner_(std::move(inner)), hooks_(hooks) {}
@@ -71,6 +77,8 @@ class WatchedAgent final : public TransferAgent {
     return read;
   }
   Result<std::uint64_t> bytes_held_by(const KvCaches& caches, pid_t process) const override {
+    if (!hooks_.sees_holders)
+      return fail(ErrorCode::kUnavailable, "not to be known");
     return inner_->bytes_held_by(caches, process);
   }
 

@@ -167,7 +167,7 @@ KvRequestFinished PullScheduler::leave_blocks(const KvRequest& request,
       .port = context_.config.kv_port,
       .blocks = {blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(count)},
       .num_tokens = tokens};
-  orders_.leases.push_back({request.id, left.name.token, left.blocks});
+  orders_.leases.push_back({request.id, left.name.token, context_.model_hash, left.blocks});
   return {.delay_free = true,
           .kv_transfer_params =
               reply_params(left, context_.world_size, unix_time_after(config_.lease_duration))};

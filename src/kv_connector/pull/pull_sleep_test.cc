@@ -116,8 +116,7 @@ TEST_F(PullSleepTest, SleepWaitsForAGrantedReadWhichThenCounts) {
     asleep = true;
   });
   EXPECT_TRUE(eventually([&] { return producer.stat("kv_revocations_total") == 1; }));
-  std::this_thread::sleep_for(milliseconds(30));
-  EXPECT_FALSE(asleep);
+  EXPECT_TRUE(stays([&] { return !asleep; }, milliseconds(30)));
   EXPECT_EQ(producer.stat("kv_leases_active"), 1);
   go_on = true;
   sleeper.join();
@@ -163,6 +162,17 @@ TEST_F(PullSleepTest, FailedSleepIsRepairedFully) {
   EXPECT_EQ(consumer.stat("kv_pins"), 0);
 }
 
+TEST_F(PullSleepTest, ImporterIsAwaitedAlsoWhereTheSystemCannotTellWhoHoldsWhat) {
+  Engine producer(producing());
+  producer.hooks.sees_holders = false;
+  const RawImporter silent(folder.path, "mute");
+  EXPECT_FALSE(producer.sleep(milliseconds(50)));
+  Unmapping unmapping{.deadline = Clock::now() + milliseconds(50), .force = true};
+  ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
+  ASSERT_EQ(unmapping.pinned.size(), 1U);
+  EXPECT_EQ(unmapping.pinned[0].bytes, producer.cache.size()) << "at the worst";
+}
+
 TEST_F(PullSleepTest, WordOfAnImporterIsNotEnough) {
   Engine producer(producing());
   RawImporter liar(folder.path, "liar");
@@ -192,7 +202,7 @@ TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaits) {
   const RawImporter silent(folder.path, "mute");
   std::atomic<bool> cancelled = false;
   std::thread waking([&] {
-    std::this_thread::sleep_for(milliseconds(30));
+    EXPECT_TRUE(eventually([&] { return producer.stat("kv_revocations_total") == 1; }));
     cancelled = true;
   });
   Unmapping unmapping{.deadline = Clock::now() + std::chrono::seconds(20), .cancelled = &cancelled};
@@ -257,11 +267,11 @@ TEST_F(PullSleepTest, LoadsIntoAMappingThatIsGoneAreToldToNobody) {
   consumer.worker->start_load_kv();
   ASSERT_TRUE(consumer.sleep());
   consumer.wake_up();
-  for (int i = 0; i < 20; ++i) {
+  const auto silent = [&] {
     const auto output = consumer.step();
-    EXPECT_TRUE(output.finished_recving.empty() && output.invalid_block_ids.empty());
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+    return output.finished_recving.empty() && output.invalid_block_ids.empty();
+  };
+  EXPECT_TRUE(stays(silent, milliseconds(30)));
 }
 
 TEST_F(PullSleepTest, BothSleepAtTheSameTime) {

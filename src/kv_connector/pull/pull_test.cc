@@ -191,6 +191,21 @@ TEST_F(PullTest, KvOfAnotherModelIsRefusedWithBothNames) {
   EXPECT_EQ(consumer.load(2, producer.prefill(8, {3}, 4, 50), {4}, 4).output.failure, "");
 }
 
+TEST_F(PullTest, BlocksComputedWithOtherWeightsAreRefusedByTheirOwner) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  const std::string old = producer.prefill(7, {3}, 4, 50);
+  EXPECT_EQ(consumer.load(1, producer.prefill(8, {4}, 4, 60), {4}, 4).output.failure, "");
+  producer.scheduler->set_model_hash("newer");
+  const std::string refusal = "engine producer refused the pull (model)";
+  const std::string newer = producer.prefill(9, {4}, 4, 60);
+  EXPECT_NE(consumer.load(2, newer, {4}, 4).output.failure, "");
+  consumer.scheduler->set_model_hash("newer");
+  EXPECT_EQ(consumer.load(3, producer.prefill(10, {4}, 4, 60), {4}, 4).output.failure, "")
+      << "it shook hands again";
+  EXPECT_EQ(consumer.load(4, old, {4}, 4).output.failure.find(refusal), 0U);
+}
+
 TEST_F(PullTest, LeaseThatNobodyPullsExpires) {
   EngineOptions options = producing();
   options.extra = R"(, "kv_lease_duration": 0.1)";

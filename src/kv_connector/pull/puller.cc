@@ -171,8 +171,10 @@ Puller::Attempt Puller::attempt(Job& job) {
   const auto peer = peers_.get(from.port, job.deadline);
   if (!peer)
     return {tl::unexpected(peer.error())};
-  if (Status checked = check_peer(**peer, job.order); !checked)
-    return {std::move(checked)};
+  if (Status checked = check_peer(**peer, job.order); !checked) {
+    peers_.forget(from.port, *peer);
+    return {std::move(checked), true};
+  }
   for (const RankMetadata& owner : (*peer)->ranks()) {
     if (common_heads(options_.shape, owner.shape).empty())
       continue;
@@ -211,15 +213,14 @@ Puller::Attempt Puller::pull_rank(Job& job, Peer& peer, const RankMetadata& owne
   const auto use = (*connection)->use(wait);
   if (!use)
     return failed(use.error());
+  if (use->generation() != peer.meta().generation)
+    return {fail(ErrorCode::kUnavailable, "the peer has another generation by now"), true};
   const auto answer = ask_grant(job, owner, **connection);
   if (!answer)
     return failed(answer.error());
   if (const auto* refusal = std::get_if<Refused>(&answer->body))
     return refused(*refusal, peer, job.order.from);
   const Granted& granted = std::get<Granted>(answer->body);
-  // The blocks are of the generation that was granted, so must be the pages that are mapped here.
-  if (use->generation() != job.order.from.generation)
-    return {fail(ErrorCode::kTransferFailed, "another generation of the peer is mapped"), true};
   if (Status copied = copy(job, *use, owner, granted); !copied)
     return {std::move(copied)};
   if (const Status confirmed = confirm(**connection, granted, wait); !confirmed)
@@ -234,6 +235,7 @@ Result<Puller::Grant> Puller::ask_grant(const Job& job, const RankMetadata& owne
                 connection.call(Pull{.name = from.name,
                                      .incarnation = from.incarnation,
                                      .generation = from.generation,
+                                     .model_hash = job.order.model_hash,
                                      .blocks = from.blocks,
                                      .first_kv_head = options_.shape.first_kv_head,
                                      .last_kv_head = options_.shape.last_kv_head,

@@ -78,7 +78,7 @@ class Puller {
     std::atomic<bool> cancelled = false;
     bool taken = false;  // by a thread
   };
-  // What one attempt came to; `again`: the peer was not who we took it for.
+  // What one attempt came to; `again`: it may go better after another handshake.
   struct Attempt {
     Status status = {};
     bool again = false;
