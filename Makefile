@@ -4,6 +4,7 @@
 #   make test       install what is missing, build, fetch the small model, run every test
 #   make deps       install what is missing
 #   make demo       install what is missing, build, fetch the small model, demonstrate sleep with it
+#   make chaos      put prefill and decode instances to sleep, kill and stop them, and compare every answer
 #   make controls   remove each guarantee once and see the test that guards it fail
 #   make bundle     dist/: a binary and its tests that need nothing but the C library
 #   make sanitize   every test under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -16,7 +17,7 @@ JOBS ?= $(shell nproc)
 RELEASE := build/release
 
 .DEFAULT_GOAL := build
-.PHONY: build deps test demo controls bundle sanitize tsan format clean
+.PHONY: build deps test demo chaos controls bundle sanitize tsan format clean
 
 build: build-release
 
@@ -35,6 +36,10 @@ test: deps
 demo: deps
 	@$(MAKE) build-release
 	model="$$(tools/fetch_model.sh | tail -n 1)" && $(RELEASE)/bin/dormouse demo "$$model"
+
+chaos: deps
+	@$(MAKE) build-release
+	tools/chaos.py --build $(RELEASE)
 
 controls: deps
 	model="$$(tools/fetch_model.sh | tail -n 1)" && \

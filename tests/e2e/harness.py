@@ -117,11 +117,13 @@ def piece(choice):
 
 
 class Server:
-    def __init__(self, model, *flags, ready=True, prefix=(), api_key=None, environment=None):
+    URL = URL
+
+    def __init__(self, model, *flags, port=0, ready=True, prefix=(), api_key=None, environment=None):
         self.api_key = api_key
         self.log_file = tempfile.NamedTemporaryFile("w+", prefix="serve.", suffix=".log", dir=SCRATCH)
         self.process = subprocess.Popen(
-            [*prefix, COMMAND, "serve", str(model), "--port", "0", *map(str, flags)],
+            [*prefix, *self.command(model, port), *map(str, flags)],
             stdin=subprocess.DEVNULL, stdout=self.log_file, stderr=subprocess.STDOUT,
             start_new_session=True, env={**os.environ, **(environment or {})})
         self.pid = self.process.pid
@@ -135,8 +137,11 @@ class Server:
             self.kill()
             raise
 
+    def command(self, model, port):
+        return [COMMAND, "serve", str(model), "--port", str(port)]
+
     def _announced(self):
-        found = URL.search(self.log())
+        found = self.URL.search(self.log())
         if not found and self.process.poll() is not None:
             raise AssertionError(f"ended with {self.process.returncode}: {self.log()}")
         return found
