@@ -109,8 +109,9 @@ TEST_F(IpcAgent, SpansOutsideTheMemoryAreRefusedBeforeAnythingIsWritten) {
   const auto remote = *importer->import_memory(exported());
   std::vector<std::byte> local(100, std::byte{9});
   const std::uint64_t top = std::numeric_limits<std::uint64_t>::max();
-  for (const ReadSpan bad : {ReadSpan{kSize - 9, local.data(), 10}, ReadSpan{kSize, local.data(), 1},
-                             ReadSpan{top, local.data(), 2}, ReadSpan{2, local.data(), top}}) {
+  for (const ReadSpan bad :
+       {ReadSpan{kSize - 9, local.data(), 10}, ReadSpan{kSize, local.data(), 1},
+        ReadSpan{top, local.data(), 2}, ReadSpan{2, local.data(), top}}) {
     const std::vector<ReadSpan> spans{{0, local.data(), 100}, bad};
     EXPECT_EQ(importer->read(*remote, spans, unhurried()).error().code,
               ErrorCode::kInvalidArgument);

@@ -1,5 +1,9 @@
 #include "transfer/ipc/span_copier.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 
@@ -10,6 +14,7 @@ namespace {
 
 constexpr std::size_t kStretch = std::size_t{256} << 10;
 constexpr std::size_t kStretchesWorthThreads = 4;
+constexpr std::size_t kStretchesWorthStreaming = 128;
 
 // A place in the spans as if they stood one behind the other.
 struct Place {
@@ -30,12 +35,36 @@ std::vector<Place> cut(std::span<const ReadSpan> spans) {
   return stretches;
 }
 
-void copy_stretch(const std::byte* remote, std::span<const ReadSpan> spans, Place at) {
+using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t size);
+
+void copy_plain(std::byte* to, const std::byte* from, std::size_t size) {
+  std::memcpy(to, from, size);
+}
+
+// Past the caches, which what is copied would not fit anyway: spares reading what is overwritten.
+void copy_streaming(std::byte* to, const std::byte* from, std::size_t size) {
+#ifdef __SSE2__
+  constexpr std::size_t kLine = 64;
+  const std::size_t head = std::min(size, -reinterpret_cast<std::uintptr_t>(to) % kLine);
+  std::memcpy(to, from, head);
+  std::size_t at = head;
+  for (; at + kLine <= size; at += kLine)
+    for (std::size_t i = at; i < at + kLine; i += sizeof(__m128i))
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+  _mm_sfence();
+  std::memcpy(to + at, from + at, size - at);
+#else
+  std::memcpy(to, from, size);
+#endif
+}
+
+void copy_stretch(Copy copy, const std::byte* remote, std::span<const ReadSpan> spans, Place at) {
   for (std::size_t left = kStretch; left > 0 && at.span < spans.size(); ++at.span, at.offset = 0) {
     const ReadSpan& span = spans[at.span];
     const std::size_t part = std::min(left, span.bytes - at.offset);
     if (part > 0)
-      std::memcpy(span.local + at.offset, remote + span.remote_offset + at.offset, part);
+      copy(span.local + at.offset, remote + span.remote_offset + at.offset, part);
     left -= part;
   }
 }
@@ -53,12 +82,13 @@ Status check(const ReadControl& control) {
 Status SpanCopier::copy(const std::byte* remote, std::span<const ReadSpan> spans,
                         const ReadControl& control) {
   const std::vector<Place> stretches = cut(spans);
+  const Copy copy_part = stretches.size() >= kStretchesWorthStreaming ? copy_streaming : copy_plain;
   std::atomic<bool> stopped = false;
   const auto copy_one = [&](std::size_t i) {
     if (stopped || !check(control))
       stopped = true;
     else
-      copy_stretch(remote, spans, stretches[i]);
+      copy_stretch(copy_part, remote, spans, stretches[i]);
   };
   std::unique_lock threads(busy_, std::defer_lock);
   if (stretches.size() >= kStretchesWorthThreads && threads.try_lock())
