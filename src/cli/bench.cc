@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cli/bench_serve.h"
 #include "cli/bench_sleep.h"
+#include "cli/bench_transfer.h"
 
 namespace dormouse::cli {
 
@@ -16,7 +17,9 @@ int run_bench(int argc, char** argv) {
   set_log_level(LogLevel::kError);
   // Before the benchmark itself keeps the cores busy.
   Json machine = machine_json();
-  auto report = options.kind == BenchKind::kSleep ? bench_sleep(options) : bench_serve(options);
+  auto report = options.kind == BenchKind::kSleep      ? bench_sleep(options)
+                : options.kind == BenchKind::kTransfer ? bench_transfer(options)
+                                                       : bench_serve(options);
   if (!report) {
     fmt::print(stderr, "dormouse bench: {}\n", report.error().message);
     return kExitFailed;

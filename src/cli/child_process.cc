@@ -40,8 +40,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
 
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, 1, child->log_.c_str(),
-                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ::posix_spawn_file_actions_addopen(&actions, 1, child->log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                     0600);
   ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
   const int error = ::posix_spawn(&child->pid_, argv[0], &actions, nullptr, argv.data(), environ);
   ::posix_spawn_file_actions_destroy(&actions);

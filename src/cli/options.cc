@@ -386,7 +386,10 @@ std::variant<BenchOptions, ExitCode> parse_bench(int argc, char** argv) {
   serve->add_option(
       "--peer-server", options.peer_server,
       "Path of llama.cpp's llama-server, to be measured on the same file and threads");
-  for (CLI::App* kind : {sleep, serve}) {
+  CLI::App* transfer =
+      app.add_subcommand("transfer", "Pulling KV between two engines, beside memcpy");
+  transfer->add_option("--bytes", bytes, "Of KV in one pull [1GiB]");
+  for (CLI::App* kind : {sleep, serve, transfer}) {
     kind->add_option("MODEL", options.engine.model,
                      "The model [what tools/fetch_model.sh fetched]");
     kind->add_flag("--json", options.json, "Print one line of JSON and nothing else");
@@ -401,14 +404,18 @@ std::variant<BenchOptions, ExitCode> parse_bench(int argc, char** argv) {
   bool done = false;
   if (const ExitCode code = parse(app, argc, argv, done); done || code != kExitOk)
     return code;
-  options.kind = serve->parsed() ? BenchKind::kServe : BenchKind::kSleep;
+  options.kind = serve->parsed()      ? BenchKind::kServe
+                 : transfer->parsed() ? BenchKind::kTransfer
+                                      : BenchKind::kSleep;
+  if (transfer->parsed() && bytes.empty())
+    bytes = "1GiB";
   if (!bytes.empty()) {
     const auto size = parse_bytes(bytes, "--bytes");
     if (!size)
       return usage_error(size.error().message);
     options.bytes = *size;
   }
-  if (options.bytes > 0)
+  if (sleep->parsed() && options.bytes > 0)
     return options;
   if (const Status found = find_model(options.engine.model); !found)
     return usage_error(found.error().message);

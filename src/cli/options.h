@@ -60,7 +60,7 @@ struct DemoOptions {
   bool full = false;          // every level and two cycles for prefill and decode instances, too
 };
 
-enum class BenchKind { kSleep, kServe };
+enum class BenchKind { kSleep, kServe, kTransfer };
 
 struct BenchOptions {
   BenchKind kind = BenchKind::kSleep;

@@ -30,15 +30,14 @@ Json connector_config(const std::string& connector, const std::string& folder,
   Json offload = Json().add("cpu_bytes_to_use", std::uint64_t{256} << 20);
   if (connector == "OffloadingConnector")
     return offload;
-  return Json().add("connectors", Json()
-                                      .push(Json()
-                                                .add("kv_connector", "IpcConnector")
-                                                .add("kv_connector_extra_config",
-                                                     ipc_config(folder, peer_port)))
-                                      .push(Json()
-                                                .add("kv_connector", "OffloadingConnector")
-                                                .add("kv_connector_extra_config",
-                                                     std::move(offload))));
+  return Json().add("connectors",
+                    Json()
+                        .push(Json()
+                                  .add("kv_connector", "IpcConnector")
+                                  .add("kv_connector_extra_config", ipc_config(folder, peer_port)))
+                        .push(Json()
+                                  .add("kv_connector", "OffloadingConnector")
+                                  .add("kv_connector_extra_config", std::move(offload))));
 }
 
 Status bad_answer(const server::HttpResponse& response) {
@@ -80,8 +79,7 @@ Result<double> Instance::metric(std::string_view family) const {
 
 Result<std::unique_ptr<Instance>> PdCluster::serve(const ClusterOptions& options,
                                                    const std::string& name,
-                                                   const std::string& policy,
-                                                   std::uint16_t kv_port,
+                                                   const std::string& policy, std::uint16_t kv_port,
                                                    std::uint16_t peer_port) {
   server::Address address;
   DM_TRY_ASSIGN(address.port, free_port());
@@ -91,8 +89,7 @@ Result<std::unique_ptr<Instance>> PdCluster::serve(const ClusterOptions& options
   config.add("engine_id", name);
   config.add("kv_port", kv_port);
   config.add("kv_load_failure_policy", policy);
-  config.add("kv_connector_extra_config",
-             connector_config(options.connector, folder_, peer_port));
+  config.add("kv_connector_extra_config", connector_config(options.connector, folder_, peer_port));
   std::vector<std::string> words = {options.program,
                                     "serve",
                                     options.model,
@@ -128,10 +125,10 @@ Result<std::unique_ptr<PdCluster>> PdCluster::start(const ClusterOptions& option
   const auto url = [](const Instance& instance) {
     return fmt::format("http://127.0.0.1:{}", instance.address().port);
   };
-  DM_TRY_ASSIGN(auto process, ChildProcess::start({options.program, "router", "--prefill",
-                                                   url(cluster->prefill()), "--decode",
-                                                   url(cluster->decode()), "--port",
-                                                   std::to_string(address.port)}));
+  DM_TRY_ASSIGN(auto process,
+                ChildProcess::start({options.program, "router", "--prefill",
+                                     url(cluster->prefill()), "--decode", url(cluster->decode()),
+                                     "--port", std::to_string(address.port)}));
   cluster->router_ = std::make_unique<Instance>("router", std::move(process), address);
   DM_TRY(wait_until_healthy(cluster->router().process(), address, "/health/ready"));
   DM_TRY(cluster->wait_until_routed());
@@ -157,8 +154,8 @@ Status PdCluster::wait_until_routed() {
     if (ready)
       for (const Json& instance : *instances->array()) {
         const Json* state = instance.find("state");
-        ready = ready && state != nullptr && state->string() != nullptr &&
-                *state->string() == "ready";
+        ready =
+            ready && state != nullptr && state->string() != nullptr && *state->string() == "ready";
       }
     if (ready)
       return {};

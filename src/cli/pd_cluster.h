@@ -53,7 +53,7 @@ class PdCluster {
   ~PdCluster();
 
   Instance& prefill() { return *prefill_; }
-  Instance& decode() { return *decode_; }          // fails a request whose load failed
+  Instance& decode() { return *decode_; }            // fails a request whose load failed
   Instance& recomputing() { return *recomputing_; }  // computes what a load did not bring
   Instance& router() { return *router_; }
 

@@ -146,9 +146,9 @@ Status ask_transferred(PdCluster& cluster, const Questions& questions, PhaseResu
 }
 
 Status check_refused(const Instance& router, const Questions& questions, PhaseResult& result) {
-  DM_TRY_ASSIGN(const server::HttpResponse response,
-                router.call("POST", "/v1/completions",
-                            completion_body(questions.prompts.front(), 1)));
+  DM_TRY_ASSIGN(
+      const server::HttpResponse response,
+      router.call("POST", "/v1/completions", completion_body(questions.prompts.front(), 1)));
   if (response.status != 503)
     result.problems.push_back(fmt::format(
         "a request was answered {} while the decode instance was asleep", response.status));
@@ -198,9 +198,9 @@ Status run_legs(PdCluster& cluster, const PdPhase& phase, const Questions& quest
     if (i == questions.prompts.size() / 2)
       DM_TRY(wake_all(sleepers, phase.level, result));
     DM_TRY_ASSIGN(const server::HttpResponse response,
-                  cluster.recomputing().call("POST", "/v1/completions",
-                                             completion_body(questions.prompts[i],
-                                                             questions.tokens, params[i])));
+                  cluster.recomputing().call(
+                      "POST", "/v1/completions",
+                      completion_body(questions.prompts[i], questions.tokens, params[i])));
     DM_TRY_ASSIGN(Answer answer, read_answer(response));
     answers.push_back(std::move(answer));
   }
