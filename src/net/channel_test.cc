@@ -39,8 +39,8 @@ TEST_F(ChannelTest, MessagesOfEverySizeArriveWholeAndInOrder) {
                                    std::size_t{1'000'001}, kMaxFrameBytes})
       EXPECT_TRUE(a->send({std::string(size, static_cast<char>('a' + size % 7))}, soon()));
   });
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{65536},
-                                 std::size_t{1'000'001}, kMaxFrameBytes})
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{1}, std::size_t{65536}, std::size_t{1'000'001}, kMaxFrameBytes})
     EXPECT_TRUE(b->receive(soon())->bytes == std::string(size, static_cast<char>('a' + size % 7)));
   sender.join();
 }

@@ -70,7 +70,7 @@ TEST_F(ServerTest, AWrongTokenIsClosedBeforeAnythingReachesTheHandler) {
     Channel channel = bare();
     (void)channel.send({token}, soon());
     (void)channel.send({"secret"}, soon());
-    EXPECT_EQ(channel.receive(soon()).error().code, ErrorCode::kUnavailable) << token;
+    ASSERT_EQ(channel.receive(soon()).error().code, ErrorCode::kUnavailable) << token;
   }
   EXPECT_TRUE(handler.await_tick());
   EXPECT_EQ(handler.next(std::chrono::milliseconds(0)), "nothing");
@@ -156,8 +156,7 @@ TEST_F(ServerTest, CloseEndsAConnectionAndTellsBothSides) {
 }
 
 TEST_F(ServerTest, MoreConnectionsThanAllowedAreRefused) {
-  const auto server =
-      *Server::start({path, kToken, std::chrono::milliseconds(5), 1}, handler);
+  const auto server = *Server::start({path, kToken, std::chrono::milliseconds(5), 1}, handler);
   const Channel first = connect();
   ASSERT_EQ(handler.next(), "opened");
   Channel second = bare();
