@@ -127,8 +127,10 @@ class Engine {
   virtual Result<TransitionReport> release_kv_cache_memory() = 0;
   // Reads the weights from the model file again: after level 2, the way back to validity.
   virtual Result<TransitionReport> reload_weights() = 0;
-  // False: blocks were in use and nothing was reset.
-  virtual Result<bool> reset_prefix_cache(bool reset_running_requests) = 0;
+  // `reset_external`: what the KV connector has stored, too. False: blocks were in use, or the
+  // connector could not.
+  virtual Result<bool> reset_prefix_cache(bool reset_running_requests,
+                                          bool reset_external = false) = 0;
 
   // Stops admission, lets running requests finish until the deadline, aborts the rest, and ends
   // the engine's threads.

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "engine/engine_core.h"
 #include "kv_connector/registry.h"
+#include "protocol/connector_stats.h"
 
 namespace dormouse {
 
@@ -45,13 +46,7 @@ void EngineCore::poll_connector() {
 void EngineCore::take_connector_outputs(const StepResult& result) {
   KvConnectorStats sum;
   for (const KvConnectorOutput& output : result.connector)
-    for (const auto& [name, value] : output.stats) {
-      const auto found = std::ranges::find(sum, name, &KvConnectorStats::value_type::first);
-      if (found == sum.end())
-        sum.emplace_back(name, value);
-      else
-        found->second += value;
-    }
+    add_stats(sum, output.stats);
   if (sum.empty())
     return;
   const std::lock_guard lock(mutex_);

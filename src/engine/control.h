@@ -28,6 +28,7 @@ struct ReleaseKvCacheAction {};
 struct ReloadWeightsAction {};
 struct ResetPrefixCacheAction {
   bool reset_running_requests;
+  bool reset_external;
 };
 
 using ControlAction =

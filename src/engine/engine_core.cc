@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "executor/uniproc_executor.h"
 #include "kv_connector/registry.h"
+#include "protocol/connector_stats.h"
 
 namespace dormouse {
 
@@ -321,8 +322,7 @@ void EngineCore::publish() {
   status.kv_loads = static_cast<std::uint32_t>(transfers.loads);
   status.kv_sends = static_cast<std::uint32_t>(transfers.sends);
   counters_.connector = worker_stats_;
-  for (auto& stat : connector_->get_kv_connector_stats())
-    counters_.connector.push_back(std::move(stat));
+  add_stats(counters_.connector, connector_->get_kv_connector_stats());
 }
 
 }  // namespace dormouse

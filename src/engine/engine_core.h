@@ -44,7 +44,7 @@ class EngineCore final : public Engine {
   Result<TransitionReport> resume() override;
   Result<TransitionReport> release_kv_cache_memory() override;
   Result<TransitionReport> reload_weights() override;
-  Result<bool> reset_prefix_cache(bool reset_running_requests) override;
+  Result<bool> reset_prefix_cache(bool reset_running_requests, bool reset_external) override;
   void shutdown(std::chrono::milliseconds deadline) override;
   EngineStatus status() const override;
   EngineCounters counters() const override;

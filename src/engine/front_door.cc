@@ -135,9 +135,9 @@ Result<TransitionReport> EngineCore::reload_weights() {
   return carry_out(ReloadWeightsAction{});
 }
 
-Result<bool> EngineCore::reset_prefix_cache(bool reset_running_requests) {
+Result<bool> EngineCore::reset_prefix_cache(bool reset_running_requests, bool reset_external) {
   DM_TRY_ASSIGN(const TransitionReport report,
-                carry_out(ResetPrefixCacheAction{reset_running_requests}));
+                carry_out(ResetPrefixCacheAction{reset_running_requests, reset_external}));
   return report.changed;
 }
 

@@ -123,7 +123,7 @@ TEST_F(LifecycleTest, NoStepRunsBeforeEveryRankHasItsWeightsAgain) {
   ASSERT_TRUE(engine->wake_up(std::nullopt));
   EXPECT_EQ(submit().error().code, ErrorCode::kUnavailable);
   for (int turn = 0; turn < 50; ++turn)
-    ASSERT_TRUE(engine->reset_prefix_cache(false)) << "gives the loop time for a step";
+    ASSERT_TRUE(engine->reset_prefix_cache(false, false)) << "gives the loop time for a step";
   EXPECT_EQ(ranks->steps, 0U);
 }
 

@@ -17,9 +17,24 @@ std::vector<MemoryTag> offloaded(int level) {
   return level == 1 ? std::vector{kWeightsTag} : std::vector<MemoryTag>{};
 }
 
-bool gives_memory_back(const ControlAction& action) {
-  return std::holds_alternative<SleepAction>(action) ||
-         std::holds_alternative<ReleaseKvCacheAction>(action);
+std::optional<MemoryOperation> operation_of(const ControlAction& action) {
+  if (std::holds_alternative<SleepAction>(action))
+    return MemoryOperation::kSleep;
+  if (std::holds_alternative<ReleaseKvCacheAction>(action))
+    return MemoryOperation::kReleaseKvCacheMemory;
+  if (std::holds_alternative<WakeUpAction>(action))
+    return MemoryOperation::kWake;
+  return std::nullopt;
+}
+
+void count(OperationCounters& counters, const Result<TransitionReport>& result, double seconds) {
+  counters.in_flight = false;
+  if (result && !result->changed)
+    return;
+  ++(result ? counters.succeeded : counters.failed);
+  counters.seconds += seconds;
+  const auto bucket = std::ranges::lower_bound(kOperationSecondBounds, seconds);
+  ++counters.by_seconds[static_cast<std::size_t>(bucket - kOperationSecondBounds.begin())];
 }
 
 }  // namespace
@@ -42,6 +57,10 @@ void EngineCore::begin_control() {
   active_->started = Clock::now();
   active_->was_paused = lifecycle_.is_paused();
   take_inbox();
+  if (const auto operation = operation_of(active_->action)) {
+    const std::lock_guard lock(mutex_);
+    counters_.operations[static_cast<std::size_t>(*operation)].in_flight = true;
+  }
   std::optional<Result<TransitionReport>> result = std::visit(
       [this](const auto& action) -> std::optional<Result<TransitionReport>> {
         return begin(action);
@@ -64,16 +83,10 @@ void EngineCore::answer(Result<TransitionReport> result) {
     active_ = nullptr;
     status_.transition_phase.clear();
     status_.transition_progress = 0;
-    if (!result)
-      ++counters_.transition_failures;
-    else if (result->changed && gives_memory_back(control->action)) {
-      ++counters_.sleeps;
-      counters_.sleep_seconds += seconds;
-      status_.last_transition = *result;
-    } else if (result->changed && std::holds_alternative<WakeUpAction>(control->action)) {
-      ++counters_.wake_ups;
-      counters_.wake_up_seconds += seconds;
-      status_.last_transition = *result;
+    if (const auto operation = operation_of(control->action)) {
+      count(counters_.operations[static_cast<std::size_t>(*operation)], result, seconds);
+      if (result && result->changed)
+        status_.last_transition = *result;
     }
   }
   if (!result)
@@ -311,7 +324,8 @@ Result<TransitionReport> EngineCore::begin(const ReloadWeightsAction&) {
 Result<TransitionReport> EngineCore::begin(const ResetPrefixCacheAction& reset) {
   if (reset.reset_running_requests)
     scheduler_->preempt_all();
-  return report(pool_->reset_cached());
+  const bool external = !reset.reset_external || !connector_ || connector_->reset_cache();
+  return report(pool_->reset_cached() && external);
 }
 
 // --- ranks ---

@@ -52,7 +52,7 @@ TEST_F(ApiServerTest, OptionsComeFromQueryOrBodyAsNumbersOrStrings) {
             (std::vector<std::string>{
                 "sleep level=2 mode=abort", "sleep level=2 mode=abort", "sleep level=2 mode=abort",
                 "pause mode=keep clear_cache=false", "pause mode=wait clear_cache=true",
-                "reset_prefix_cache running=true"}));
+                "reset_prefix_cache running=true external=false"}));
 }
 
 TEST_F(ApiServerTest, BadOptionsChangeNothing) {
@@ -243,7 +243,7 @@ TEST_F(ApiServerTest, TheNamesOfOthersAreTheSameCalls) {
                                              "pause mode=keep clear_cache=false",
                                              "pause mode=keep clear_cache=true",
                                              "resume",
-                                             "reset_prefix_cache running=false"};
+                                             "reset_prefix_cache running=false external=false"};
   EXPECT_EQ(engine_.calls(), expected);
 }
 

@@ -114,9 +114,10 @@ Result<Json> do_reload_weights(Engine& engine, const ControlParams&) {
 Result<Json> do_reset_prefix_cache(Engine& engine, const ControlParams& params) {
   std::optional<bool> running;
   DM_TRY_ASSIGN(running, params.boolean("reset_running_requests"));
-  DM_TRY(params.boolean("reset_external"));
+  std::optional<bool> external;
+  DM_TRY_ASSIGN(external, params.boolean("reset_external"));
   bool done = false;
-  DM_TRY_ASSIGN(done, engine.reset_prefix_cache(running.value_or(false)));
+  DM_TRY_ASSIGN(done, engine.reset_prefix_cache(running.value_or(false), external.value_or(false)));
   return Json().add("success", done).add("state", to_string(engine.status().state));
 }
 

@@ -318,8 +318,9 @@ Result<TransitionReport> FakeEngine::reload_weights() {
   return transition("reload_weights", [](EngineStatus& status) { status.weights_valid = true; });
 }
 
-Result<bool> FakeEngine::reset_prefix_cache(bool reset_running_requests) {
-  DM_TRY(transition(fmt::format("reset_prefix_cache running={}", reset_running_requests),
+Result<bool> FakeEngine::reset_prefix_cache(bool reset_running_requests, bool reset_external) {
+  DM_TRY(transition(fmt::format("reset_prefix_cache running={} external={}", reset_running_requests,
+                                reset_external),
                     [](EngineStatus&) {}));
   return true;
 }

@@ -68,15 +68,20 @@ void PrometheusText::counter(std::string_view name, std::string_view help, doubl
 void PrometheusText::histogram(std::string_view name, std::string_view help,
                                const Histogram& histogram) {
   family(name, "histogram", help);
+  histogram_series(histogram, "");
+}
+
+void PrometheusText::histogram_series(const Histogram& histogram, const std::string& more_labels) {
+  const std::string before = more_labels.empty() ? "" : more_labels + ",";
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < histogram.counts().size(); ++i) {
     total += histogram.counts()[i];
     const std::string bound =
         i < histogram.bounds().size() ? fmt::format("{}", histogram.bounds()[i]) : "+Inf";
-    line("_bucket", label("le", bound), static_cast<double>(total));
+    line("_bucket", before + label("le", bound), static_cast<double>(total));
   }
-  line("_sum", "", histogram.sum());
-  line("_count", "", static_cast<double>(total));
+  line("_sum", more_labels, histogram.sum());
+  line("_count", more_labels, static_cast<double>(total));
 }
 
 RequestMetrics::RequestMetrics()

@@ -45,6 +45,8 @@ class PrometheusText {
   void family(std::string_view name, std::string_view type, std::string_view help);
   void series(double value, std::string_view more_labels = {});
   void histogram(std::string_view name, std::string_view help, const Histogram& histogram);
+  // One of several histograms of the family that was opened last.
+  void histogram_series(const Histogram& histogram, const std::string& more_labels);
   // A family of one series.
   void gauge(std::string_view name, std::string_view help, double value);
   void counter(std::string_view name, std::string_view help, double value);

@@ -77,21 +77,72 @@ void write_counters(const EngineCounters& counters, PrometheusText& out) {
   out.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.",
                 Histogram(kStepTokenBounds, counters.steps_by_tokens,
                           static_cast<double>(counters.step_tokens)));
-  count("dormouse:sleeps_total", "Completed sleeps.", counters.sleeps);
-  count("dormouse:wake_ups_total", "Completed wake-ups.", counters.wake_ups);
-  count("dormouse:transition_failures_total", "Sleeps and wake-ups that failed.",
-        counters.transition_failures);
-  out.counter("dormouse:sleep_seconds_total", "Time spent falling asleep.", counters.sleep_seconds);
-  out.counter("dormouse:wake_up_seconds_total", "Time spent waking up.", counters.wake_up_seconds);
   count("dormouse:kv_transferred_tokens_total", "Prompt tokens loaded through the KV connector.",
         counters.transferred_tokens);
   count("dormouse:kv_recomputed_tokens_total", "Prompt tokens computed because a load failed.",
         counters.recomputed_tokens);
-  for (const auto& [name, value] : counters.connector)
-    if (name.ends_with("_total"))
-      out.counter("dormouse:" + name, "Of the KV connector.", value);
-    else
+}
+
+void write_operations(const EngineCounters& counters, PrometheusText& out) {
+  constexpr std::string_view kNames[] = {"sleep", "release_kv_cache_memory", "wake"};
+  const auto each = [&](const auto& write) {
+    for (std::size_t i = 0; i < counters.operations.size(); ++i)
+      write(label("operation", kNames[i]), counters.operations[i]);
+  };
+  out.family("vllm:rl_sleep_mode_operations_total", "counter", "Sleeps and wake-ups, by outcome.");
+  each([&](const std::string& operation, const OperationCounters& of) {
+    out.series(static_cast<double>(of.succeeded), operation + "," + label("status", "success"));
+    out.series(static_cast<double>(of.failed), operation + "," + label("status", "error"));
+  });
+  out.family("vllm:rl_sleep_mode_in_flight", "gauge", "1 while such a call is carried out.");
+  each([&](const std::string& operation, const OperationCounters& of) {
+    out.series(of.in_flight ? 1 : 0, operation);
+  });
+  out.family("vllm:rl_sleep_mode_duration_seconds", "histogram", "How long they took.");
+  each([&](const std::string& operation, const OperationCounters& of) {
+    out.histogram_series(Histogram(kOperationSecondBounds, of.by_seconds, of.seconds), operation);
+  });
+}
+
+// What the connector counts, and the part of it that vLLM counts for its own under other names.
+void write_connector(const KvConnectorStats& stats, PrometheusText& out) {
+  constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
+      {"kv_failed_transfers_total", "vllm:nixl_num_failed_transfers_total"},
+      {"kv_expired_leases_total", "vllm:nixl_num_kv_expired_reqs_total"},
+      {"kv_failed_notifications_total", "vllm:nixl_num_failed_notifications_total"},
+      {"kv_transferred_bytes_total", "vllm:nixl_bytes_transferred_total"},
+      {"kv_transferred_blocks_total", "vllm:nixl_num_descriptors_total"},
+      {"kv_transfer_seconds_total", "vllm:nixl_xfer_time_seconds_total"}};
+  for (const auto& [name, value] : stats) {
+    if (!name.ends_with("_total")) {
       out.gauge("dormouse:" + name, "Of the KV connector.", value);
+      continue;
+    }
+    out.counter("dormouse:" + name, "Of the KV connector.", value);
+    for (const auto& [ours, theirs] : kVllmNames)
+      if (name == ours)
+        out.counter(theirs, "The same under vLLM's name.", value);
+  }
+}
+
+void write_components(const EngineStatus& status, PrometheusText& out) {
+  const auto asleep = [&](const MemoryTag& tag) {
+    const auto& tags = status.tags_asleep;
+    return std::find(tags.begin(), tags.end(), tag.name()) != tags.end();
+  };
+  const bool weights = asleep(kWeightsTag);
+  const bool offloaded = weights && status.weights_valid;
+  out.family("vllm:engine_sleep_component_state", "gauge", "1 for the state of each component.");
+  const auto state = [&](std::string_view component, std::string_view name, bool is) {
+    out.series(is ? 1 : 0, label("component", component) + "," + label("state", name));
+  };
+  state("scheduler", "running", !status.is_paused);
+  state("scheduler", "paused", status.is_paused);
+  state("weights", "resident", !weights);
+  state("weights", "offloaded", offloaded);
+  state("weights", "discarded", weights && !offloaded);
+  state("kv_cache", "resident", !asleep(kKvCacheTag));
+  state("kv_cache", "discarded", asleep(kKvCacheTag));
 }
 
 }  // namespace
@@ -102,7 +153,11 @@ HttpResponse metrics_response(const Engine& engine, const RequestMetrics& reques
       fmt::format("{},{}", label("model_name", status.served_model_name), label("engine", "0")));
   write_state(status, out);
   write_memory(status, out);
-  write_counters(engine.counters(), out);
+  write_components(status, out);
+  const EngineCounters counters = engine.counters();
+  write_counters(counters, out);
+  write_operations(counters, out);
+  write_connector(counters.connector, out);
   requests.write(out);
   return {.body = out.take(), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }

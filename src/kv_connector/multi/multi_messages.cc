@@ -128,14 +128,4 @@ Result<std::vector<KvConnectorOutput>> decode_multi_outputs(const std::string& b
   return outputs;
 }
 
-void add_stats(KvConnectorStats& to, const KvConnectorStats& from) {
-  for (const auto& [name, value] : from) {
-    const auto found = std::ranges::find(to, name, &KvConnectorStats::value_type::first);
-    if (found == to.end())
-      to.emplace_back(name, value);
-    else
-      found->second += value;
-  }
-}
-
 }  // namespace dormouse

@@ -29,7 +29,4 @@ std::string encode(const std::vector<KvConnectorOutput>& by_child);
 Result<std::vector<KvConnectorOutput>> decode_multi_outputs(const std::string& bytes,
                                                             std::size_t count);
 
-// Counters of one name are added up.
-void add_stats(KvConnectorStats& to, const KvConnectorStats& from);
-
 }  // namespace dormouse

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "kv_connector/multi/multi_config.h"
 #include "kv_connector/multi/multi_messages.h"
+#include "protocol/connector_stats.h"
 
 namespace dormouse {
 
