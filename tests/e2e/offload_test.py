@@ -2,15 +2,14 @@
 """Blocks kept in host memory, on disk and in shared folders: they come back, or they are computed."""
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
 import unittest
 
-from harness import COMMAND, Background, Server, make_model, wait_until
+from harness import Background, Server, make_model, wait_until
 from pd import (COMPLETIONS, Instance, TransferTest, cached_tokens, completion, decode_leg, path_of,
-                prefill_leg, prompt, transfer_config)
+                prefill_leg, prompt, start_failure, transfer_config)
 
 LENGTH = 200
 WHOLE = LENGTH // 16 * 16  # tokens in whole blocks
@@ -128,7 +127,7 @@ class Disk(TierTest):
         self.disk = self.folder / f"disk{next(self.seeds)}"
 
     def on_disk(self, *flags, path=None, **extra):
-        return self.tier(*flags, cpu_bytes_to_use=100_000, disk_path=str(path or self.disk),
+        return self.tier(*flags, cpu_bytes_to_use=1 << 20, disk_path=str(path or self.disk),
                          disk_bytes=16 << 20, **extra)
 
     def files(self):
@@ -186,7 +185,7 @@ class Disk(TierTest):
 
     def test_truncated_files_are_misses(self):
         size = max(path.stat().st_size for path in self.kept_example())
-        for length in (0, 1, 7, 16, 64, size // 2, size - 1):
+        for length in (0, 7, 64, size // 2, size - 1):
             with self.subTest(length):
                 self.disk = self.folder / f"cut{length}"
                 server = self.spoiled(lambda path, length=length: os.truncate(path, min(
@@ -202,7 +201,7 @@ class Disk(TierTest):
 
     def test_flipped_bits_are_misses(self):
         size = max(path.stat().st_size for path in self.kept_example())
-        for at in (0, 5, 20, 40, size // 2, size - 1):
+        for at in (0, 5, 40, size - 1):
             with self.subTest(at):
                 self.disk = self.folder / f"flip{at}"
                 def flip(path, at=at):
@@ -248,7 +247,8 @@ class Disk(TierTest):
     def test_a_folder_that_vanishes_is_missed_by_nobody(self):
         server = self.on_disk()
         self.is_stored(server, self.body(LENGTH))
-        shutil.rmtree(self.disk)
+        gone = self.disk.rename(self.folder / "gone")
+        shutil.rmtree(gone, ignore_errors=True)
         for _ in range(3):
             self.ask(server, self.body(LENGTH))
         server.idle()
@@ -325,9 +325,9 @@ class Disk(TierTest):
     def test_memory_in_front_of_the_disk(self):
         server = self.tier(cpu_bytes_to_use=100_000, disk_path=str(self.disk), disk_bytes=16 << 20)
         bodies = [self.body(LENGTH) for _ in range(5)]
-        for body in bodies:
+        for count, body in enumerate(bodies, 1):
             self.is_stored(server, body)
-        wait_until(lambda: len(self.files()) >= 5 * (LENGTH // 16), 5, "files on the disk")
+            wait_until(lambda count=count: len(self.files()) >= count * (LENGTH // 16), 5, "files")
         for body in bodies:
             self.comes_back(server, body, "1")
 
@@ -409,17 +409,9 @@ class Several(TierTest):
 
 class Refused(TierTest):
     def refusal(self, config):
-        """What it says when it does not even start."""
-        text = config if isinstance(config, str) else json.dumps(config)
-        try:
-            done = subprocess.run([COMMAND, "serve", self.model, "--port", "0", "--kv-transfer-config", text],
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True, timeout=5)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"accepted: {text}") from None
-        self.assertNotEqual(done.returncode, 0)
-        self.assertNotIn("another process", done.stdout)
-        return done.stdout
+        text = start_failure(self.model, config, seconds=2)
+        self.assertNotIn("another process", text)
+        return text
 
     def test_an_unknown_connector_is_named_with_those_that_exist(self):
         text = self.refusal(transfer_config("NixlConnectr"))

@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import signal
+import subprocess
 import tempfile
 import unittest
 
@@ -82,6 +83,19 @@ class Instance(Server):
             answers.append(self.post("/resume"))
         for answer in answers:
             assert answer.status == 200, answer
+
+
+def start_failure(model, config, *flags, seconds=5):
+    """What a server says that does not even start."""
+    text = config if isinstance(config, str) else json.dumps(config)
+    try:
+        done = subprocess.run([COMMAND, "serve", model, "--port", "0", "--kv-transfer-config", text, *flags],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"accepted: {text}") from None
+    assert done.returncode != 0, done.stdout
+    return done.stdout
 
 
 class Router(Server):

@@ -115,6 +115,18 @@ class Answers(Pair):
             with self.subTest(length):
                 self.transfers(self.body(length))
 
+    def test_a_pull_is_not_waited_for_longer_than_it_takes(self):
+        def seconds(call):
+            started = time.monotonic()
+            call()
+            return time.monotonic() - started
+        taken = []
+        for _ in range(5):
+            body = self.body(100, max_tokens=1)
+            params = prefill_leg(self.producer, body)
+            taken.append(seconds(lambda body=body, params=params: decode_leg(self.strict, body, params)))
+        self.assertLess(min(taken), 0.1, taken)
+
     def test_the_second_time_the_local_cache_answers(self):
         body = self.body(200)
         self.transfers(body)
@@ -146,6 +158,21 @@ class Answers(Pair):
         for body, answer in zip(bodies, Background(*(lambda body=body: ask(body) for body in bodies)).join(),
                                 strict=True):
             self.right(answer, body)
+
+    def test_a_cache_too_small_for_all_preempts_and_is_right(self):
+        small = self.start(self.make_decoder("d2", "fail", "--kv-cache-memory-bytes", "400K",
+                                             "--max-num-batched-tokens", 64))
+        bodies = [self.body(200, max_tokens=120) for _ in range(10)]
+        def ask(body):
+            return decode_leg(small, body, prefill_leg(self.producer, body))
+        for body, answer in zip(bodies, Background(*(lambda body=body: ask(body) for body in bodies)).join(),
+                                strict=True):
+            self.right(answer, body)
+        small.idle()
+
+    def test_without_a_prefix_cache_it_transfers_all_the_same(self):
+        other = self.start(self.make_decoder("d2", "fail", "--no-enable-prefix-caching"))
+        self.transfers(decoder=other)
 
     def test_params_carry_who_keeps_what(self):
         params = prefill_leg(self.producer, self.body(40))
@@ -386,6 +413,34 @@ class Asleep(Pair):
             self.assertLessEqual(now, then + 1)
 
 
+class Mutual(TransferTest):
+    """Two engines, each the other's producer and consumer."""
+
+    def test_both_sleep_at_the_same_moment(self):
+        ipc_dir = str(self.folder / "ipc")
+        first, second = (self.start(Instance(self.model, transfer_config(
+            engine_id=f"b{port}", port=port, peers=[f"127.0.0.1:{other}"], policy="fail", ipc_dir=ipc_dir)))
+            for port, other in ((5801, 5802), (5802, 5801)))
+        def transfer(producer, consumer):
+            body = self.body()
+            self.right(decode_leg(consumer, body, prefill_leg(producer, body)), body)
+        for kind in KINDS * 2:
+            with self.subTest(kind):
+                transfer(first, second)
+                transfer(second, first)
+                held = first.blocks() | second.blocks()
+                started = time.monotonic()
+                for answer in Background(*(lambda one=one: one.sleep(kind) for one in (first, second))).join():
+                    self.assertEqual(answer.status, 200, answer)
+                self.assertLess(time.monotonic() - started, 3.0)
+                self.assertLess(len((first.blocks() | second.blocks()) & held), len(held))
+                if kind != "kv":
+                    self.assertEqual(first.blocks() | second.blocks(), set())
+                Background(*(lambda one=one: one.wake(kind) for one in (first, second))).join()
+        transfer(first, second)
+        self.assertEqual(second.recomputed() + first.recomputed(), 0)
+
+
 class Gone(Pair):
     """Peers that die, restart or stand still."""
 
@@ -520,14 +575,16 @@ class Gone(Pair):
 
     def test_a_producer_that_stands_still_is_not_waited_for_long(self):
         body = self.body()
-        slow = self.start(self.make_decoder("d7", "fail", peers=[f"127.0.0.1:{self.extra_port}"]))
+        slow = self.start(Instance(self.model, self.config(
+            role="kv_consumer", engine_id="d7", policy="fail", pull_timeout=2,
+            peers=[f"127.0.0.1:{self.extra_port}"])))
         params = prefill_leg(self.mine, body)
         self.transfers(None, self.mine, slow)
         self.mine.stand_still()
         try:
             started = time.monotonic()
             self.failed_load(decode_leg(slow, body, params, timeout=30))
-            self.assertLess(time.monotonic() - started, 20)
+            self.assertLess(time.monotonic() - started, 8)
             self.ok(slow.sleep("1"))
             slow.wake("1")
         finally:
@@ -551,6 +608,29 @@ class Gone(Pair):
             self.mine.go_on()
         self.transfers(None, self.mine, self.failing)
         self.assertTrue(held)
+
+    def test_a_decoder_sleeps_under_a_pull(self):
+        for kind in ("1", "kv"):
+            with self.subTest(kind):
+                body = self.body(300)
+                params = prefill_leg(self.mine, body)
+                self.mine.stand_still()
+                try:
+                    asking = Background(lambda body=body, params=params: decode_leg(
+                        self.failing, body, params))
+                    wait_until(lambda: self.failing.status()["kv_transfer"]["loads"], 5, "a pull under way")
+                    own = self.failing.blocks()
+                    self.ok(self.failing.sleep(kind))
+                    self.assertTrue(own - self.failing.blocks())
+                finally:
+                    self.mine.go_on()
+                (answer,) = asking.join()
+                if answer.status == 200:
+                    self.assertEqual(answer.json()["choices"][0]["finish_reason"], "abort")
+                self.failing.wake(kind)
+                self.failing.idle()
+                self.mine.idle()
+                self.transfers(None, self.mine, self.failing)
 
     def test_clients_that_leave_leave_nothing(self):
         body = self.body(400, max_tokens=1000)
@@ -623,6 +703,23 @@ class Leases(Pair):
         victim.kill()
         asking.join(5)
         self.producer.idle(4.0)
+
+    def test_a_sleep_that_waits_for_leases_can_be_cancelled(self):
+        lasting = self.start(Instance(self.model, self.config(
+            role="kv_producer", engine_id="p7", port=5607, kv_lease_duration=30)))
+        body = self.body()
+        prefill_leg(lasting, body)
+        started = time.monotonic()
+        asking = Background(lambda: lasting.sleep("1", mode="wait"))
+        wait_until(lambda: lasting.status()["state"] != "running", 5, "a sleep under way")
+        time.sleep(0.2)
+        lasting.wake("1")
+        (answer,) = asking.join()
+        self.assertIn(answer.status, (200, 409), answer)
+        self.assertLess(time.monotonic() - started, 5.0)
+        self.right(lasting.post(path_of(body), body), body)
+        self.ok(lasting.sleep("1", mode="wait", timeout_ms=500))
+        self.assertLess(time.monotonic() - started, 8.0)
 
     def test_a_decoder_that_sleeps_gives_its_leases_back(self):
         body = self.body()

@@ -4,14 +4,11 @@
 Needs DORMOUSE_LEGACY_MODULE: a shared library with the class LegacyConnector, which only addresses memory.
 """
 
-import json
 import os
-import subprocess
 import sys
 import unittest
 
-from harness import COMMAND
-from pd import Instance, TransferTest, transfer_config
+from pd import Instance, TransferTest, start_failure, transfer_config
 
 MODULE = os.environ.get("DORMOUSE_LEGACY_MODULE")
 TEXT = "LegacyConnector does not support sleep mode"
@@ -21,15 +18,8 @@ class Legacy(TransferTest):
     def config(self):
         return transfer_config("LegacyConnector", module=MODULE)
 
-    def does_not_start(self, config, text):
-        done = subprocess.run([COMMAND, "serve", self.model, "--port", "0", "--kv-transfer-config",
-                               json.dumps(config)], capture_output=True, text=True, timeout=20,
-                              stdin=subprocess.DEVNULL)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn(text, done.stderr)
-
     def test_with_sleep_mode_it_does_not_start(self):
-        self.does_not_start(self.config(), TEXT)
+        self.assertIn(TEXT, start_failure(self.model, self.config()))
 
     def test_without_it_serves_and_refuses_to_unmap(self):
         server = self.start(Instance(self.model, self.config(), "--no-enable-sleep-mode"))
@@ -58,8 +48,8 @@ class Legacy(TransferTest):
     def test_several_of_which_one_cannot_are_refused(self):
         children = [{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
                      "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 20}}, self.config()]
-        self.does_not_start(transfer_config("MultiConnector", connectors=children),
-                            "MultiConnector does not support sleep mode")
+        self.assertIn("MultiConnector does not support sleep mode",
+                      start_failure(self.model, transfer_config("MultiConnector", connectors=children)))
 
 
 if __name__ == "__main__":
