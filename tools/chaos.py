@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--model", type=pathlib.Path, help="a .gguf file [a small random one]")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release", help="build tree")
     parser.add_argument("--transfers", type=int, default=1000, help="pulls to complete before the end")
+    parser.add_argument("--least-seconds", type=float, default=90, help="least seconds of chaos")
     parser.add_argument("--seconds", type=float, default=1800, help="most seconds of chaos")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--prefill", type=int, default=2, help="instances")
@@ -226,7 +227,7 @@ class Chaos:
             party, what = self.router, "kill"
         else:
             party = self.numbers.choice(self.parties)
-            what = self.numbers.choices(("sleep", "wake", "kill", "stop"), (4, 5, 1, 2))[0]
+            what = self.numbers.choices(("turn", "sleep", "wake", "kill", "stop"), (10, 1, 1, 2, 3))[0]
         details = self.numbers.choice(("1", "1", "2", "kv")), self.numbers.choice(("abort", "wait", "keep"))
         pause = self.numbers.uniform(0.1, 3.0)
         threading.Thread(target=self.happen, args=(party, what, details, pause), daemon=True).start()
@@ -235,7 +236,7 @@ class Chaos:
         if not party.busy.acquire(blocking=False):
             return
         try:
-            result = self.carry_out(party, what, details, pause)
+            what, result = self.carry_out(party, what, details, pause)
         except (OSError, http.client.HTTPException) as error:
             result = type(error).__name__
         except AssertionError as error:
@@ -248,24 +249,28 @@ class Chaos:
 
     def carry_out(self, party, what, details, pause):
         server = party.server
+        if what == "turn":
+            what = "wake" if server.get("/is_sleeping").json()["is_sleeping"] else "sleep"
         if what == "kill":
             party.restart()
-            return ""
-        if what == "stop":
+        elif what == "stop":
             server.stand_still()
             time.sleep(pause)
             server.go_on()
-            return ""
-        if what == "sleep":
-            kind, mode = details
-            answer = server.sleep(kind, **({} if kind == "kv" else {"mode": mode,
-                                                                   "timeout_ms": SLEEP_TIMEOUT_MS}))
-            if answer.status != 200 and kind == "kv":
-                server.post("/resume")
-            if answer.status not in (200, 409, 504):
-                self.failures.append(f"sleep {details} of {party.name}: {answer}"[:500])
-            return "" if answer.status == 200 else str(answer.status)
-        return self.wake(party)
+        elif what == "wake":
+            return what, self.wake(party)
+        else:
+            return what, self.sleep(party, *details)
+        return what, ""
+
+    def sleep(self, party, kind, mode):
+        options = {} if kind == "kv" else {"mode": mode, "timeout_ms": SLEEP_TIMEOUT_MS}
+        answer = party.server.sleep(kind, **options)
+        if answer.status != 200 and kind == "kv":
+            party.server.post("/resume")
+        if answer.status not in (200, 409, 504):
+            self.failures.append(f"sleep {kind} {mode} of {party.name}: {answer}"[:500])
+        return "" if answer.status == 200 else str(answer.status)
 
     def wake(self, party):
         for path in ("/wake_up", "/reload_weights", "/resume"):
@@ -310,7 +315,7 @@ class Chaos:
         for thread in clients:
             thread.start()
         next_event, next_line = time.monotonic(), time.monotonic() + 5
-        while self.transfers() < self.args.transfers and time.monotonic() - began < self.args.seconds:
+        while not self.is_enough(time.monotonic() - began):
             now = time.monotonic()
             if now >= next_event:
                 next_event += self.args.interval
@@ -328,6 +333,10 @@ class Chaos:
         seconds = time.monotonic() - began
         self.settle(at_start)
         return self.report(seconds)
+
+    def is_enough(self, seconds):
+        return seconds > self.args.seconds or (seconds > self.args.least_seconds
+                                               and self.transfers() >= self.args.transfers)
 
     def settle(self, at_start):
         """All awake; then nothing may be left."""
