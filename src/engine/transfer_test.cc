@@ -95,7 +95,7 @@ class TransferTest : public ::testing::Test {
   }
   static bool eventually(const std::function<bool()>& condition) {
     for (int i = 0; i < 5000 && !condition(); ++i)
-      std::this_thread::sleep_for(milliseconds(2));
+      std::this_thread::sleep_for(milliseconds(2));  // allowed: a status changes in silence
     return condition();
   }
 
