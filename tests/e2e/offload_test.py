@@ -3,13 +3,14 @@
 
 import contextlib
 import os
+import pathlib
 import shutil
 import subprocess
 import unittest
 
 from harness import Background, Server, make_model, wait_until
-from pd import (COMPLETIONS, Instance, TransferTest, cached_tokens, completion, decode_leg, path_of,
-                prefill_leg, prompt, start_failure, transfer_config)
+from pd import (COMPLETIONS, Instance, TransferTest, cached_tokens, completion, decode_leg, essence,
+                other_weights, path_of, prefill_leg, prompt, single_answer, start_failure, transfer_config)
 
 LENGTH = 200
 WHOLE = LENGTH // 16 * 16  # tokens in whole blocks
@@ -114,6 +115,24 @@ class HostMemory(TierTest):
         self.forget(server, "reset_prefix_cache")
         self.assertGreaterEqual(self.ask(server, salted), WHOLE - 16)
 
+    def test_other_weights_find_nothing_of_the_old_ones(self):
+        for connector, extra in (("OffloadingConnector", self.EXTRA),
+                                 ("ExampleConnector", {"shared_storage_path": str(self.folder / "files")})):
+            with self.subTest(connector):
+                model = pathlib.Path(shutil.copy(self.model, self.folder / "trained.gguf"))
+                server = self.tier(model=model, connector=connector, **extra)
+                body = self.body(LENGTH)
+                self.is_stored(server, body)
+                self.comes_back(server, body)
+                self.ok(server.sleep("2"))
+                new = self.start(Server(other_weights(model, model)))
+                server.wake("2")
+                before = server.transferred()
+                found = self.ok(server.post(COMPLETIONS, body))
+                self.assertEqual(essence(found), single_answer(new, body))
+                self.assertNotEqual(essence(found), single_answer(self.reference, body))
+                self.assertEqual(server.transferred(), before)
+
     def test_asleep_the_device_holds_nothing_for_the_tier(self):
         server = self.tier(**self.EXTRA)
         self.is_stored(server, self.body(LENGTH))
@@ -132,6 +151,13 @@ class Disk(TierTest):
 
     def files(self):
         return sorted(path for path in self.disk.rglob("*") if path.is_file())
+
+    def bytes_on_disk(self):
+        total = 0
+        for path in self.files():
+            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+                total += path.stat().st_size
+        return total
 
     def filled(self, count=2):
         """A stopped server's folder, and the requests whose blocks lie there."""
@@ -255,10 +281,7 @@ class Disk(TierTest):
 
     def test_another_models_files_are_misses(self):
         bodies = self.filled()
-        other = self.folder / "other.gguf"
-        data = bytearray(self.model.read_bytes())
-        data[-100_000:-98_000] = bytes(byte ^ 17 for byte in data[-100_000:-98_000])
-        other.write_bytes(data)
+        other = other_weights(self.model, self.folder / "other.gguf")
         deeper = make_model(self.folder / "deeper.gguf", context=2048, layers=4)
         for model in (other, deeper):
             with self.subTest(model.name):
@@ -336,7 +359,7 @@ class Disk(TierTest):
         for _ in range(8):
             self.ask(server, self.body(LENGTH))
         server.idle()
-        wait_until(lambda: sum(path.stat().st_size for path in self.files()) <= 160_000, 5, "evictions")
+        wait_until(lambda: self.bytes_on_disk() <= 160_000, 5, "evictions")
         self.assertTrue(self.files())
 
 

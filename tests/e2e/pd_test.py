@@ -5,14 +5,14 @@ import contextlib
 import itertools
 import json
 import os
-import shutil
 import socket
 import time
 import unittest
 
 from harness import Background, Server, make_model, wait_until
 from pd import (Instance, Router, TransferTest, cached_tokens, completion, conversation, decode_leg,
-                essence, path_of, prefill_leg, prompt, single_answer, streamed_essence, transfer_config)
+                essence, other_weights, path_of, prefill_leg, prompt, single_answer, streamed_essence,
+                transfer_config)
 
 KINDS = ("1", "2", "kv")
 
@@ -777,13 +777,7 @@ class Unlike(Pair):
         self.assertEqual(found, single_answer(plain, body))
 
     def test_the_same_shape_with_other_weights(self):
-        other = self.folder / "weights.gguf"
-        shutil.copy(self.model, other)
-        with open(other, "r+b") as file:
-            file.seek(-100_000, 2)
-            some = file.read(2000)
-            file.seek(-2000, 1)
-            file.write(bytes(byte ^ 17 for byte in some))
+        other = other_weights(self.model, self.folder / "weights.gguf")
         strict, lenient = self.both(model=other)
         plain = self.start(Server(other))
         body = self.body()
