@@ -346,7 +346,7 @@ class Chaos:
         for party in self.parties:
             self.wake(party)
         self.is_within(20, self.all_idle, "blocks in use or requests, all awake")
-        for _ in range(8):
+        for _ in range(2):
             for body, expected in self.requests.all[:4]:
                 self.is_within(10, lambda body=body, expected=expected:
                                self.ask(body, expected, False) == "answer", "an answer, all awake")
