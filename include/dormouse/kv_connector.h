@@ -196,7 +196,8 @@ class SchedulerConnector {
   virtual void set_xfer_handshake_metadata(const std::vector<std::string>& /*by_rank*/) {}
   // Other weights were loaded.
   virtual void set_model_hash(const std::string& /*model_hash*/) {}
-  // Forgets what it has stored. False: it could not.
+  // Forgets what it has stored in memory; files that are keyed by their content may stay. False: it
+  // could not.
   virtual bool reset_cache() { return true; }
   virtual KvConnectorStats get_kv_connector_stats() const { return {}; }
 
@@ -212,6 +213,8 @@ struct KvConnectorClass {
   Result<std::unique_ptr<SchedulerConnector>> (*make_scheduler)(const KvConnectorContext&) =
       nullptr;
   Result<std::unique_ptr<WorkerConnector>> (*make_worker)(const KvConnectorContext&) = nullptr;
+  // What the factories would refuse of the configuration alone; null: nothing.
+  Status (*check_config)(const KvTransferConfig& config) = nullptr;
 };
 
 // The class of two halves, each with `static Result<std::unique_ptr<Half>> create(context)`. It

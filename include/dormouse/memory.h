@@ -99,7 +99,7 @@ struct MemoryReceipt {
 struct TransitionControl {
   std::chrono::milliseconds release_timeout{5'000};  // for all listeners together
   bool force = false;                                // see Unmapping
-  const std::atomic<bool>* cancelled = nullptr;      // looked at until the first hook runs
+  const std::atomic<bool>* cancelled = nullptr;      // looked at until the last hook has run
   // Phase, bytes done, bytes to do.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
 };

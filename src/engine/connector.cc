@@ -31,16 +31,12 @@ Status EngineCore::start_connector() {
 void EngineCore::poll_connector() {
   if (!connector_ || !scheduler_)
     return;
-  do {
-    const StepPlan plan = scheduler_->plan_poll();
-    const auto result = executor_->execute(plan, end_tokens_);
-    if (!result) {
-      deliver(scheduler_->fail_step(plan, result.error()));
-      return;
-    }
-    take_connector_outputs(*result);
-    deliver(scheduler_->complete(plan, *result));
-  } while (scheduler_->connector_waits());
+  const StepPlan plan = scheduler_->plan_poll();
+  const auto result = executor_->execute(plan, end_tokens_);
+  if (!result)
+    return deliver(scheduler_->fail_step(plan, result.error()));
+  take_connector_outputs(*result);
+  deliver(scheduler_->complete(plan, *result));
 }
 
 void EngineCore::take_connector_outputs(const StepResult& result) {
@@ -54,10 +50,9 @@ void EngineCore::take_connector_outputs(const StepResult& result) {
 }
 
 // Peers that hold older data meet another generation and ask again.
-void EngineCore::publish_handshake() {
+void EngineCore::publish_handshake(const RankState& ranks) {
   if (!connector_)
     return;
-  const RankState ranks = ask_ranks();
   if (ranks.model_hash != model_hash_)
     connector_->set_model_hash(model_hash_ = ranks.model_hash);
   const bool complete = ranks.restored && std::ranges::none_of(handshakes_, &std::string::empty);

@@ -115,7 +115,7 @@ void EngineCore::run() {
     const RankState ranks = ask_ranks();
     change_state([&](Lifecycle& lifecycle) { lifecycle.finish_loading(ranks); });
     settle(ranks);
-    publish_handshake();
+    publish_handshake(ranks);
   } else {
     log(LogLevel::kError, "engine", "load failed: {}", loaded.error().message);
     change_state([&](Lifecycle& lifecycle) { lifecycle.set_failed(loaded.error().message); });
@@ -155,6 +155,7 @@ void EngineCore::step() {
     return wait_for_work();
   if (computes)
     note_step(plan);
+  const std::size_t loads = scheduler_->transfers().loads;
   auto result = executor_->execute(plan, end_tokens_);
   if (result) {
     take_connector_outputs(*result);
@@ -163,7 +164,7 @@ void EngineCore::step() {
     if (scheduler_->connector_waits())
       poll_connector();
     deliver(std::move(outputs));
-    if (!computes)
+    if (!computes && scheduler_->transfers().loads == loads)
       wait_for_work();
     return;
   }
@@ -302,7 +303,8 @@ void EngineCore::publish() {
   if (!scheduler_)
     return;
   status.requests_running = static_cast<std::uint32_t>(scheduler_->num_running());
-  status.requests_waiting = static_cast<std::uint32_t>(scheduler_->num_waiting());
+  status.requests_waiting =
+      static_cast<std::uint32_t>(scheduler_->num_unfinished() - scheduler_->num_running());
   status.blocks_total = pool_->total();
   status.blocks_used = pool_->used();
   const SchedulerCounters& from = scheduler_->counters();

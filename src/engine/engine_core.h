@@ -70,7 +70,7 @@ class EngineCore final : public Engine {
 
   Result<TransitionReport> carry_out(ControlAction action);
   Status check_may_unmap() const;
-  Status check_transfer(Request& request);  // under the lock
+  Status check_transfer(Request& request);
 
   // engine thread
   void run();
@@ -89,7 +89,7 @@ class EngineCore final : public Engine {
   Status start_connector();
   void poll_connector();
   void take_connector_outputs(const StepResult& result);
-  void publish_handshake();
+  void publish_handshake(const RankState& ranks);
   void withdraw_handshake();
 
   // engine thread: control calls (transitions.cc)
@@ -114,6 +114,7 @@ class EngineCore final : public Engine {
   RankState ask_ranks();
   bool waits_for_leases() const;
   Error held_up() const;
+  std::chrono::milliseconds release_timeout() const;
   EngineState current_state() const;
   void settle(const RankState& ranks);
   TransitionReport report(bool changed, MemoryReceipt receipt = {}) const;

@@ -19,6 +19,7 @@ Status EngineCore::wait_until_loaded() {
 
 Result<RequestId> EngineCore::submit(Request request, OutputSink sink) {
   DM_TRY(validate(request.sampling));
+  const Status transfer = check_transfer(request);
   const std::lock_guard lock(mutex_);
   const auto refused = [&](Error error) -> Result<RequestId> {
     ++counters_.requests_refused;
@@ -34,8 +35,8 @@ Result<RequestId> EngineCore::submit(Request request, OutputSink sink) {
                       "prompt"});
   if (const Status fits = scheduler_->check_fits(request); !fits)
     return refused(fits.error());
-  if (const Status known = check_transfer(request); !known)
-    return refused(known.error());
+  if (!transfer)
+    return refused(transfer.error());
   if (!request.sampling.seeded)
     request.sampling.seed = seeds_();
   ++counters_.requests_accepted;
@@ -44,12 +45,21 @@ Result<RequestId> EngineCore::submit(Request request, OutputSink sink) {
   return last_id_;
 }
 
+// Reads what may be long, so not under the lock. The connector is there once the engine has loaded.
 Status EngineCore::check_transfer(Request& request) {
   if (request.kv_transfer_params.empty())
     return {};
-  if (connector_)
-    return connector_->check_request(request);
+  const SchedulerConnector* connector = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lifecycle_.is_loaded())
+      return {};
+    connector = connector_.get();
+  }
+  if (connector != nullptr)
+    return connector->check_request(request);
   request.kv_transfer_params.clear();
+  const std::lock_guard lock(mutex_);
   if (!std::exchange(warned_no_connector_, true))
     log(LogLevel::kWarning, "engine",
         "Got kv_transfer_params, but no KVConnector found. Disabling KVTransfer for this request.");

@@ -147,6 +147,7 @@ RankState fold_states(const std::vector<Result<RankReply>>& replies) {
     const RankState& one = reply->state;
     all.restored = all.restored && one.restored;
     all.weights_valid = all.weights_valid && one.weights_valid;
+    all.model_hash += one.model_hash;  // each rank has weights of its own
     for (const std::string& tag : one.tags_asleep)
       if (std::ranges::find(all.tags_asleep, tag) == all.tags_asleep.end())
         all.tags_asleep.push_back(tag);

@@ -176,6 +176,52 @@ TEST_F(TransferTest, WhatCannotBePulledIsComputed) {
   EXPECT_EQ(consumer.counters().recomputed_tokens, 40U);
 }
 
+TEST_F(TransferTest, KvOfOtherWeightsIsOfNoUse) {
+  Engine& producer = start_producer();
+  const std::string other = ::testing::TempDir() + "transfer_test_other.gguf";
+  ASSERT_TRUE(testing::write_tiny_model(other, {.context = 512, .seed = 77}));
+  EngineConfig wanted = ipc("consumer", 2, 1);
+  wanted.model = other;
+  Engine& consumer = start(wanted);
+  const Answer got = ask(consumer, request_for(40, 8, leg(producer))).answer;
+  EXPECT_EQ(got.error.code, ErrorCode::kTransferFailed);
+  EXPECT_EQ(consumer.counters().transferred_tokens, 0U);
+}
+
+TEST_F(TransferTest, KvOfAnotherPromptOrOfMoreTokensIsRefused) {
+  Engine& producer = start_producer();
+  Engine& consumer = start_consumer();
+  Request other = request_for(40, 8, leg(producer));
+  other.prompt[7] += 1;
+  EXPECT_EQ(ask(consumer, std::move(other)).answer.error.code, ErrorCode::kTransferFailed);
+
+  std::string forged = leg(producer, 40);
+  const std::string count = "\"remote_num_tokens\":40";
+  ASSERT_NE(forged.find(count), std::string::npos);
+  forged.replace(forged.find(count), count.size(), "\"remote_num_tokens\":46");
+  EXPECT_EQ(ask(consumer, request_for(46, 8, forged)).answer.error.code,
+            ErrorCode::kTransferFailed);
+
+  Request salted = request_for(40, 8, leg(producer));
+  salted.cache_salt = "another user";
+  EXPECT_EQ(ask(consumer, std::move(salted)).answer.error.code, ErrorCode::kTransferFailed);
+}
+
+TEST_F(TransferTest, ALoadIsTakenUpAsSoonAsItHasEnded) {
+  Engine& producer = start_producer();
+  Engine& consumer = start_consumer();
+  (void)ask(consumer, request_for(40, 1, leg(producer)));  // the first one shakes hands
+  auto best = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(consumer.reset_prefix_cache(false).value());
+    const std::string params = leg(producer);
+    const auto start = std::chrono::steady_clock::now();
+    (void)ask(consumer, request_for(40, 1, params));
+    best = std::min(best, std::chrono::steady_clock::now() - start);
+  }
+  EXPECT_LT(best, milliseconds(100));
+}
+
 TEST_F(TransferTest, ASleepEndsLeasesAtOnceOrAfterTheDrain) {
   Engine& producer = start_producer();
   (void)leg(producer);

@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::string_view kScheduling = "scheduling";
 constexpr std::chrono::milliseconds kLeaseDrain{30'000};
+constexpr std::chrono::milliseconds kReleaseTimeout{5'000};
+constexpr std::chrono::milliseconds kLeastReleaseTimeout{500};  // also after a drain to the end
 
 std::vector<MemoryTag> offloaded(int level) {
   return level == 1 ? std::vector{kWeightsTag} : std::vector<MemoryTag>{};
@@ -152,14 +154,14 @@ std::optional<EngineCore::Clock::time_point> EngineCore::drain_deadline() const 
 void EngineCore::advance_drain() {
   if (active_->cancelled)
     return answer(undo_drain({ErrorCode::kCancelled, "The sleep was cancelled by a later call."}));
-  if ((scheduler_->has_unfinished() || waits_for_leases()) && may_step()) {
+  if ((scheduler_->has_unfinished() && may_step()) || waits_for_leases()) {
     const auto deadline = [&] {
       const std::lock_guard lock(mutex_);
       return drain_deadline();
     }();
     if (!deadline || Clock::now() < *deadline)
       return;
-    if (scheduler_->has_unfinished())
+    if (scheduler_->has_unfinished() && may_step())
       return answer(undo_drain(held_up()));
   }
   answer(after_drain());
@@ -215,6 +217,7 @@ Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) 
   change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kSleeping, true); });
   scheduler_->preempt_all();
   withdraw_handshake();
+  poll_connector();  // what the scheduler half still wants to say, so that no rank hears it asleep
   auto receipt = on_every_rank(call);
   const RankState ranks = ask_ranks();
   if (!ranks.tags_asleep.empty()) {
@@ -227,7 +230,7 @@ Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) 
     scheduler_->set_admission(PauseState::kPausedAll);
   }
   settle(ranks);
-  publish_handshake();
+  publish_handshake(ranks);
   if (receipt)
     return report(true, std::move(*receipt));
   if (ranks.tags_asleep.empty() && ranks.restored)
@@ -241,7 +244,7 @@ Result<TransitionReport> EngineCore::begin(const ReleaseKvCacheAction&) {
                 "release_kv_cache_memory() requires all executor memory to be resident");
   change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kSleeping, true); });
   take_inbox();
-  if (scheduler_->num_running() + scheduler_->num_waiting() > 0 && !lifecycle_.is_paused())
+  if (scheduler_->num_unfinished() > 0 && !lifecycle_.is_paused())
     return undo_drain({ErrorCode::kFailedPrecondition,
                        "release_kv_cache_memory() requires a completed pause first"});
   return give_back(DiscardCall{{kKvCacheTag}}, 0);
@@ -267,8 +270,9 @@ Result<TransitionReport> EngineCore::begin(const WakeUpAction& wake_up) {
       if (const auto committed = on_every_rank(CommitWakeUpCall{}); !committed)
         woken = tl::unexpected(committed.error());
     }
-    settle(ask_ranks());
-    publish_handshake();
+    const RankState ranks = ask_ranks();
+    settle(ranks);
+    publish_handshake(ranks);
     if (!woken)
       return tl::unexpected(woken.error());
     receipt = std::move(*woken);
@@ -314,8 +318,9 @@ Result<TransitionReport> EngineCore::begin(const ReloadWeightsAction&) {
   // Keys and values of the old weights must not answer for the new ones.
   if (!lifecycle_.any_asleep())
     (void)pool_->reset_cached();
-  settle(ask_ranks());
-  publish_handshake();
+  const RankState ranks = ask_ranks();
+  settle(ranks);
+  publish_handshake(ranks);
   if (!receipt)
     return tl::unexpected(receipt.error());
   return report(true, std::move(*receipt));
@@ -330,9 +335,20 @@ Result<TransitionReport> EngineCore::begin(const ResetPrefixCacheAction& reset) 
 
 // --- ranks ---
 
+// What a sleep's own deadline leaves for peers, if it has one.
+std::chrono::milliseconds EngineCore::release_timeout() const {
+  const auto* sleep = active_ ? std::get_if<SleepAction>(&active_->action) : nullptr;
+  if (sleep == nullptr || !sleep->options.deadline)
+    return kReleaseTimeout;
+  const auto left = active_->started + *sleep->options.deadline - Clock::now();
+  return std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(left),
+                    kLeastReleaseTimeout, kReleaseTimeout);
+}
+
 Result<MemoryReceipt> EngineCore::on_every_rank(const RankCall& call) {
   const auto* sleep = active_ ? std::get_if<SleepAction>(&active_->action) : nullptr;
   const TransitionControl control{
+      .release_timeout = release_timeout(),
       .force = sleep != nullptr && sleep->options.force,
       .cancelled = active_ ? &active_->cancelled : nullptr,
       .progress = [this](std::string_view phase, std::uint64_t done, std::uint64_t total) {

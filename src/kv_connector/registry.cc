@@ -136,7 +136,9 @@ Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json) {
   return config;
 }
 
-Result<KvConnectorClass> find_kv_connector(const KvTransferConfig& config) {
+namespace {
+
+Result<KvConnectorClass> find_class(const KvTransferConfig& config) {
   if (!config.kv_connector_module_path.empty())
     return load_module(config.kv_connector_module_path, config.kv_connector);
   const std::vector<KvConnectorClass> classes = built_in_classes();
@@ -148,6 +150,15 @@ Result<KvConnectorClass> find_kv_connector(const KvTransferConfig& config) {
                           "kv_connector_module_path",
                           config.kv_connector, names_of(classes)),
               "kv_connector");
+}
+
+}  // namespace
+
+Result<KvConnectorClass> find_kv_connector(const KvTransferConfig& config) {
+  DM_TRY_ASSIGN(KvConnectorClass found, find_class(config));
+  if (found.check_config != nullptr)
+    DM_TRY(found.check_config(config));
+  return found;
 }
 
 std::vector<std::string> built_in_kv_connectors() {

@@ -13,7 +13,8 @@ namespace dormouse {
 // Reads --kv-transfer-config. kInvalidArgument names the key.
 Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json);
 
-// The class that the configuration names: built in, or from its module. A module stays loaded.
+// The class that the configuration names: built in, or from its module, once the class has found
+// nothing wrong with the configuration. A module stays loaded.
 // "Unsupported connector type: <name>" and the names that exist.
 Result<KvConnectorClass> find_kv_connector(const KvTransferConfig& config);
 

@@ -94,6 +94,7 @@ std::vector<RequestOutput> Scheduler::complete(const StepPlan& plan, const StepR
     if (sequence == nullptr)
       continue;
     sequence->in_flight = false;
+    sequence->unconfirmed = false;
     const std::uint32_t valid = valid_until(*sequence, scheduled.first_position);
     if (valid < scheduled.first_position) {  // computed from what a failed load left
       counters_.transferred_tokens -= sequence->computed - valid;

@@ -125,6 +125,7 @@ class Scheduler {
   // Work that the pause state lets run: all, what has started, or nothing. A step in flight counts.
   bool has_unfinished() const;
   bool step_in_flight() const { return step_in_flight_; }
+  std::size_t num_unfinished() const { return sequences_.size(); }
   std::size_t num_running() const { return running_.size(); }
   std::size_t num_waiting() const { return waiting_.size(); }  // preempted ones included
   std::uint32_t blocks_used() const { return pool_.used(); }
@@ -165,6 +166,7 @@ class Scheduler {
   void end_load(Sequence& sequence, std::vector<RequestOutput>& outputs);
   std::uint32_t valid_until(const Sequence& sequence, std::uint32_t end) const;
   void forget_invalid(const Sequence& sequence);
+  bool is_being_loaded(BlockId block) const;
   Error load_failure() const;
   Sequence* find_retiring(RequestId id);
   std::uint32_t blocks_for(std::uint32_t num_tokens) const;

@@ -39,6 +39,7 @@ struct Sequence {
   bool asked_connector = false;  // once in its life; what a load did not bring is computed
   std::uint32_t external = 0;    // tokens after `computed` that a load under way brings
   bool receiving = false;        // the connector writes to its blocks
+  bool unconfirmed = false;      // the step in flight loads, and may turn out to have failed
   bool sending = false;          // the connector reads from its blocks
   std::uint32_t preemptions = 0;
 

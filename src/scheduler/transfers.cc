@@ -41,6 +41,7 @@ Scheduler::Admission Scheduler::start_load(Sequence& sequence, const KvMatch& ma
     sequence.receiving = true;
     return Admission::kLoading;
   }
+  sequence.unconfirmed = true;
   const std::uint32_t end = std::min(sequence.computed + match.tokens, sequence.length() - 1);
   counters_.transferred_tokens += end - sequence.computed;
   sequence.computed = end;
@@ -68,9 +69,21 @@ Error Scheduler::load_failure() const {
               (load_failure_.empty() ? std::string(".") : ": " + load_failure_)};
 }
 
+// Anything else is a late word on a load that has ended.
+bool Scheduler::is_being_loaded(BlockId block) const {
+  const auto loads = [block](const auto& sequence) {
+    return (sequence->receiving || sequence->unconfirmed) &&
+           std::ranges::find(sequence->blocks, block) != sequence->blocks.end();
+  };
+  return std::ranges::any_of(loading_, loads) || std::ranges::any_of(running_, loads) ||
+         std::ranges::any_of(retiring_, loads);
+}
+
 void Scheduler::take_connector_outputs(const std::vector<KvConnectorOutput>& outputs) {
   for (const KvConnectorOutput& output : outputs) {
-    invalid_blocks_.insert(output.invalid_block_ids.begin(), output.invalid_block_ids.end());
+    for (const BlockId block : output.invalid_block_ids)
+      if (is_being_loaded(block))
+        invalid_blocks_.insert(block);
     if (!output.failure.empty())
       load_failure_ = output.failure;
     for (const RequestId id : output.finished_recving)
@@ -163,6 +176,7 @@ void Scheduler::drop_transfers() {
     sequence->receiving = sequence->sending = false;
   release_unused();
   invalid_blocks_.clear();
+  load_failure_.clear();
   recving_reports_.clear();
   sending_reports_.clear();
 }

@@ -9,8 +9,8 @@
 namespace dormouse {
 namespace {
 
-using testing::FakeSchedulerConnector;
 using ::testing::ElementsAre;
+using testing::FakeSchedulerConnector;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -191,6 +191,23 @@ TEST_F(TransfersTest, ReportsThatComeLateTwiceOrOfNobodyAreHarmless) {
   poll({.finished_sending = {1}, .finished_recving = {1}, .invalid_block_ids = {5}});
   EXPECT_EQ(pool_->used(), 0U);
   EXPECT_TRUE(pool_->consistent());
+}
+
+TEST_F(TransfersTest, ABlockOfALoadThatIsOverIsNotInvalidForItsNextHolder) {
+  start_load();
+  const BlockId block = connector_.allocated[1][0];
+  scheduler_->preempt_all();
+  scheduler_->drop_transfers();
+  pool_->forget_all();
+  poll({.finished_recving = {1}, .invalid_block_ids = {block}});
+  scheduler_->abort(1);
+  build({.kv_load_failure_policy = KvLoadFailurePolicy::kFail}, 3);
+  add(2, 10, 1);
+  plan_ = scheduler_->plan();
+  StepResult result{.step = plan_.step, .sampled = {{2, {7}}}};
+  result.connector.push_back({.invalid_block_ids = plan_.sequences.at(0).block_table});
+  EXPECT_EQ(scheduler_->complete(plan_, result).at(0).finished, FinishReason::kLength);
+  EXPECT_EQ(scheduler_->counters().transferred_tokens, 0U);
 }
 
 TEST_F(TransfersTest, EveryRequestIsFinishedOnceWhateverEndedIt) {

@@ -23,6 +23,7 @@ constexpr std::size_t kMaxStopTokens = 128;
 constexpr std::size_t kMaxLogitBias = 1024;
 constexpr std::int64_t kMaxLogprobs = 20;
 constexpr std::size_t kMaxSaltBytes = 256;
+constexpr std::size_t kMaxTransferBytes = 1 << 20;
 constexpr std::size_t kMaxNameBytes = 256;
 constexpr double kMaxRepetitionPenalty = 100;
 
@@ -218,6 +219,9 @@ void read_kv_transfer_params(FieldReader& fields, OpenAiRequest& request) {
   if (params->object() == nullptr)
     return fields.fail("kv_transfer_params", "kv_transfer_params must be an object");
   request.kv_transfer_params = params->dump();
+  if (request.kv_transfer_params.size() > kMaxTransferBytes)
+    fields.fail("kv_transfer_params",
+                fmt::format("kv_transfer_params must have at most {} bytes", kMaxTransferBytes));
 }
 
 void read_shared(FieldReader& fields, const Json& body, OpenAiRequest& request) {

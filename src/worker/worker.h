@@ -66,7 +66,6 @@ class Worker {
 
  private:
   Status allocate(const ModelPlan& plan, ModelFacts& facts);
-  Status load_weights(const LoadControl& control);
   Status refill_weights(const format::GgufFile& file);
   Status seal_weights();
   Status reload_weights();

@@ -185,6 +185,7 @@ TEST(OffloadSleep, FollowsARealMapping) {
       worker->bind_connector_metadata(scheduler->build_connector_meta());
       worker->start_load_kv();
       KvConnectorOutput output;
+      worker->get_finished({}, output);
       output.worker_meta = worker->build_connector_worker_meta();
       scheduler->update_connector_output(output);
       std::this_thread::yield();

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +12,8 @@
 
 namespace dormouse {
 namespace {
+
+constexpr std::chrono::milliseconds kCancelLatency(20);
 
 void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from) {
   std::memcpy(to.data(), from.data(), to.size());
@@ -218,7 +221,9 @@ void OffloadWorker::get_finished(const RequestIds& /*finished*/, KvConnectorOutp
   };
   append(output.finished_sending, output_.finished_sending);
   append(output.finished_recving, output_.finished_recving);
-  // Together, so that no load ends between the two calls.
+  // Together, so that no job ends between these calls.
+  if (report_told_.empty())
+    report_told_ = std::exchange(report_, {});
   append(told_.invalid_block_ids, output_.invalid_block_ids);
   if (told_.failure.empty())
     told_.failure = std::exchange(output_.failure, {});
@@ -234,7 +239,7 @@ void OffloadWorker::get_block_ids_with_load_errors(KvConnectorOutput& output) {
 
 std::string OffloadWorker::build_connector_worker_meta() {
   const std::lock_guard lock(mutex_);
-  return report_.empty() ? std::string() : encode(std::exchange(report_, {}));
+  return report_told_.empty() ? std::string() : encode(std::exchange(report_told_, {}));
 }
 
 std::string OffloadWorker::get_handshake_metadata() {
@@ -261,7 +266,14 @@ Status OffloadWorker::release_kv_caches(Unmapping& unmapping) {
   mapped_ = false;
   for (const OffloadJob& job : std::exchange(jobs_, {}))
     finish(job, 0, not_mapped());
-  if (!idle_.wait_until(lock, unmapping.deadline, [this] { return copying_ == 0; }))
+  const auto over = [&] {
+    return std::chrono::steady_clock::now() >= unmapping.deadline ||
+           (unmapping.cancelled != nullptr && unmapping.cancelled->load());
+  };
+  while (copying_ > 0 && !over())
+    idle_.wait_until(
+        lock, std::min(unmapping.deadline, std::chrono::steady_clock::now() + kCancelLatency));
+  if (copying_ > 0)
     return fail(ErrorCode::kDeadlineExceeded,
                 fmt::format("OffloadingConnector: {} copies of KV blocks were still under way at "
                             "the deadline; sleep again with a longer one",

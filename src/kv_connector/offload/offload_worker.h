@@ -92,6 +92,7 @@ class OffloadWorker final : public WorkerConnector, public FollowsMapping {
   std::deque<Write> writes_;  // when no job waits
   KvConnectorOutput output_;
   OffloadReport report_;
+  OffloadReport report_told_;  // goes up with what get_finished said
   std::uint64_t stored_ = 0;
   std::uint64_t loaded_ = 0;
   std::uint64_t dropped_ = 0;

@@ -111,7 +111,6 @@ void Connection::revoked(const Revoke& notice) {
 void Connection::end() {
   std::unique_lock lock(mutex_);
   ended_ = true;
-  channel_.shut_down();
   changed_.notify_all();
   drop_if_unused(lock);
 }
@@ -153,6 +152,7 @@ Result<Connection::Use> Connection::use(Wait wait) {
   }
   use.memory_ = memory_.get();
   use.generation_ = generation_;
+  use.incarnation_ = incarnation_;
   lock.unlock();
   if (use.memory_ == nullptr)
     return fail(ErrorCode::kDeadlineExceeded, "the peer's memory was not imported in time");
@@ -174,6 +174,7 @@ Status Connection::import(Wait wait) {
   const std::lock_guard lock(mutex_);
   memory_ = std::move(imported);
   generation_ = memory.generation;
+  incarnation_ = std::move(memory.incarnation);
   return {};
 }
 
@@ -183,14 +184,14 @@ void Connection::unuse() {
   drop_if_unused(lock);
 }
 
-// The answer to a revocation comes after the mapping is gone, never before.
+// The answer to a revocation, and the connection's end, come after the mapping is gone.
 void Connection::drop_if_unused(std::unique_lock<std::mutex>& lock) {
   if (uses_ > 0 || (!ended_ && !revoking_))
     return;
   memory_.reset();
   changed_.notify_all();
   if (ended_)
-    return;
+    return channel_.shut_down();
   const Revoked answer{*revoking_};
   lock.unlock();
   const Status sent = post(answer, Clock::now() + kSendTimeout);

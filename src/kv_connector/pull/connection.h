@@ -61,7 +61,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     Use& operator=(Use&&) = delete;
     ~Use();
     const RemoteMemory& memory() const { return *memory_; }
+    // Whose memory it is, as its owner said when it was imported.
     std::uint64_t generation() const { return generation_; }
+    const std::string& incarnation() const { return incarnation_; }
 
    private:
     friend class Connection;
@@ -69,6 +71,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::shared_ptr<Connection> connection_;
     const RemoteMemory* memory_ = nullptr;
     std::uint64_t generation_ = 0;
+    std::string incarnation_;
   };
   // Imports first if need be.
   Result<Use> use(Wait wait);
@@ -106,6 +109,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool importing_ = false;
   std::unique_ptr<RemoteMemory> memory_;
   std::uint64_t generation_ = 0;
+  std::string incarnation_;
   std::thread receiver_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <thread>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -236,7 +235,7 @@ Endpoint::Importers Endpoint::await_release(Lock& lock, const Importers& asked,
   Importers silent = importers_;
   for (const auto& [connection, importer] : asked) {
     while (bytes_held_by(importer.pid) > 0 && !over())
-      std::this_thread::sleep_for(kPause);
+      changed_.wait_until(lock, Clock::now() + kPause);
     if (bytes_held_by(importer.pid) > 0)
       silent.emplace(connection, importer);
   }

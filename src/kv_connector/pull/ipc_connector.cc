@@ -1,5 +1,6 @@
 #include "kv_connector/pull/ipc_connector.h"
 
+#include "base/check.h"
 #include "kv_connector/pull/pull_scheduler.h"
 #include "kv_connector/pull/pull_worker.h"
 #include "transfer/ipc/ipc_agent.h"
@@ -18,7 +19,12 @@ struct IpcWorker : pull::PullWorker {
 }  // namespace
 
 KvConnectorClass ipc_connector_class() {
-  return kv_connector_class<pull::PullScheduler, IpcWorker>(kName);
+  auto result = kv_connector_class<pull::PullScheduler, IpcWorker>(kName);
+  result.check_config = [](const KvTransferConfig& config) -> Status {
+    DM_TRY_ASSIGN([[maybe_unused]] const auto read, pull::read_pull_config(config));
+    return {};
+  };
+  return result;
 }
 
 }  // namespace dormouse

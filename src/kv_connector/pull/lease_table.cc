@@ -32,6 +32,8 @@ std::string_view to_string(Refusal refusal) {
       return "token";
     case Refusal::kModel:
       return "model";
+    case Refusal::kPrompt:
+      return "prompt";
     case Refusal::kBlocks:
       return "blocks";
   }
@@ -61,7 +63,6 @@ void LeaseTable::end_all() {
 }
 
 void LeaseTable::add(LeaseOrder order, Time now) {
-  std::sort(order.blocks.begin(), order.blocks.end());
   const auto [lease, added] = leases_.try_emplace(std::to_string(order.request));
   if (!added)
     return;
@@ -92,11 +93,12 @@ tl::expected<GrantId, Refusal> LeaseTable::try_grant(const Pull& pull, ReaderId 
   Lease& lease = (*found)->second;
   if (lease.order.model_hash != pull.model_hash)
     return tl::unexpected(Refusal::kModel);
+  if (lease.order.prompt_hash != pull.prompt_hash)
+    return tl::unexpected(Refusal::kPrompt);
   const std::vector<BlockId>& leased = lease.order.blocks;
-  for (const BlockId block : pull.blocks) {
-    if (!std::binary_search(leased.begin(), leased.end(), block))
-      return tl::unexpected(Refusal::kBlocks);
-  }
+  if (pull.first_block > leased.size() || pull.blocks.size() > leased.size() - pull.first_block ||
+      !std::equal(pull.blocks.begin(), pull.blocks.end(), leased.begin() + pull.first_block))
+    return tl::unexpected(Refusal::kBlocks);
   extend(lease, now);
   grants_[++last_grant_] = {(*found)->first, reader, pull.consumer};
   return last_grant_;

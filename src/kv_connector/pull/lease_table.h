@@ -30,11 +30,12 @@ enum class Refusal {
   kExpired,  // or unknown: the table does not remember leases that ended
   kToken,
   kModel,   // computed with other weights than the consumer's
-  kBlocks,  // not all of the lease
+  kPrompt,  // of other tokens, or of another number of them, than the consumer's
+  kBlocks,  // no run of the lease
 };
 inline constexpr std::array kRefusals = {
     Refusal::kUnavailable, Refusal::kIncarnation, Refusal::kGeneration, Refusal::kExpired,
-    Refusal::kToken,       Refusal::kModel,       Refusal::kBlocks};
+    Refusal::kToken,       Refusal::kModel,       Refusal::kPrompt,     Refusal::kBlocks};
 std::string_view to_string(Refusal refusal);
 
 using GrantId = std::uint64_t;
@@ -91,7 +92,7 @@ class LeaseTable {
 
  private:
   struct Lease {
-    LeaseOrder order;  // its blocks sorted
+    LeaseOrder order;
     Time expiry;
     std::set<std::uint32_t> done;  // ranks of the consumer
   };

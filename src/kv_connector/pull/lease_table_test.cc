@@ -28,6 +28,7 @@ class LeaseTableTest : public ::testing::Test {
             .generation = 5,
             .model_hash = "weights",
             .blocks = {10, 20},
+            .first_block = 1,
             .consumer = {0, 1}};
   }
   GrantId granted(const Pull& pull, ReaderId reader = kReader) {
@@ -126,6 +127,7 @@ TEST_F(LeaseTableTest, ReadWhoseLeaseExpiredIsNotConfirmed) {
   Pull pull = good();
   pull.name.lease = "8";
   pull.blocks = {1};
+  pull.first_block = 0;
   const GrantId late = granted(pull);
   table.expire(now + seconds(60));
   EXPECT_FALSE(table.confirm(late, kReader, now));
@@ -205,6 +207,7 @@ TEST_F(LeaseTableTest, SameGenerationOpenedAgainServesNewLeases) {
   table.add({9, "secret", "weights", {10, 20}}, now);
   Pull pull = good();
   pull.name.lease = "9";
+  pull.first_block = 0;
   EXPECT_TRUE(table.confirm(granted(pull), kReader, now));
 }
 

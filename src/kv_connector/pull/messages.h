@@ -139,12 +139,14 @@ struct Pull {
   LeaseName name;
   std::string incarnation;
   std::uint64_t generation = 0;
-  std::string model_hash;  // the consumer's; KV of other weights is of no use to it
-  std::vector<BlockId> blocks;
+  std::string model_hash;         // the consumer's; KV of other weights is of no use to it
+  std::vector<BlockId> blocks;    // a run of the lease's, in its order
+  std::uint32_t first_block = 0;  // where in the lease the run begins
   std::uint32_t first_kv_head = 0;
   std::uint32_t last_kv_head = 0;  // one past
   Consumer consumer;
   bool verify = false;
+  std::string prompt_hash;  // of the tokens that the consumer takes the blocks to be of
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
     io("name", self.name);
@@ -152,10 +154,12 @@ struct Pull {
     io("generation", self.generation);
     io("model_hash", self.model_hash);
     io("blocks", self.blocks);
+    io("first_block", self.first_block);
     io("first_kv_head", self.first_kv_head);
     io("last_kv_head", self.last_kv_head);
     io("consumer", self.consumer);
     io("verify", self.verify);
+    io("prompt_hash", self.prompt_hash);
   }
 };
 
@@ -271,12 +275,14 @@ struct LeaseOrder {
   std::string token;
   std::string model_hash;  // of the weights that the blocks were computed with
   std::vector<BlockId> blocks;
+  std::string prompt_hash;
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
     io("request", self.request);
     io("token", self.token);
     io("model_hash", self.model_hash);
     io("blocks", self.blocks);
+    io("prompt_hash", self.prompt_hash);
   }
 };
 
@@ -284,15 +290,19 @@ struct PullOrder {
   RequestId request = 0;
   RemoteReference from;  // its blocks: those to read, one for each of local_blocks
   std::vector<BlockId> local_blocks;
+  std::uint32_t first_block = 0;  // where they stand in the lease
   std::uint32_t num_tokens = 0;
   std::string model_hash;  // of the weights here, now
+  std::string prompt_hash;
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
     io("request", self.request);
     io("from", self.from);
     io("local_blocks", self.local_blocks);
+    io("first_block", self.first_block);
     io("num_tokens", self.num_tokens);
     io("model_hash", self.model_hash);
+    io("prompt_hash", self.prompt_hash);
   }
 };
 

@@ -22,8 +22,8 @@ RankMetadata rank_metadata() {
 Orders orders() {
   Orders all;
   const RemoteReference from{"engine", "first", 3, {"7", "token"}, "host", 99, {1, 2}, 8};
-  all.leases.push_back({5, "token", "weights", {1, 2, 3}});
-  all.pulls.push_back({6, from, {4, 5}, 8, "weights"});
+  all.leases.push_back({5, "token", "weights", {1, 2, 3}, "prompt"});
+  all.pulls.push_back({6, from, {4, 5}, 3, 8, "weights", "prompt"});
   all.cancels.push_back(7);
   all.releases.push_back({8, from});
   all.heartbeats.push_back({9, from});
@@ -98,7 +98,8 @@ TEST(PullMessages, EachIsReadAsWrittenAndRefusedWhenCutOrDamaged) {
   expect_strict(Malformed{"what?"});
   expect_strict(Import{"consumer"});
   expect_strict(Memory{"first", 3, std::string("\0\xff", 2)});
-  expect_strict(Pull{{"7", "token"}, "first", 3, "weights", {1, 2}, 0, 4, {1, 2}, true});
+  expect_strict(
+      Pull{{"7", "token"}, "first", 3, "weights", {1, 2}, 5, 0, 4, {1, 2}, true, "prompt"});
   expect_strict(Granted{5, {6, ~std::uint64_t{0}}});
   expect_strict(Refused{"token", "first", 3});
   expect_strict(Pulled{5});

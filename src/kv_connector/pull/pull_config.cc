@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "base/field_reader.h"
 #include "base/json.h"
@@ -29,6 +30,28 @@ void refuse_unknown(FieldReader& reader, const Json& object) {
   }
 }
 
+// "host:port", each of them.
+void read_peers(FieldReader& reader, std::set<std::string>& target) {
+  const Json* value = reader.find("peers");
+  if (value == nullptr)
+    return;
+  if (value->array() == nullptr)
+    return reader.fail("peers", "peers must be a list of \"host:port\"");
+  for (const Json& peer : *value->array()) {
+    const std::string text = peer.string() == nullptr ? "" : *peer.string();
+    const std::size_t colon = text.rfind(':');
+    int port = 0;
+    if (colon != std::string::npos)
+      std::from_chars(text.data() + colon + 1, text.data() + text.size(), port);
+    const bool plain = colon != std::string::npos && colon > 0 && port > 0 && port <= 65535 &&
+                       text.substr(colon + 1) == std::to_string(port);
+    if (!plain)
+      return reader.fail("peers",
+                         fmt::format("peers must hold \"host:port\", not {}", excerpt(peer)));
+    target.insert(text);
+  }
+}
+
 }  // namespace
 
 Result<PullConfig> read_pull_config(const KvTransferConfig& config) {
@@ -44,9 +67,7 @@ Result<PullConfig> read_pull_config(const KvTransferConfig& config) {
   reader.integer("num_threads", result.num_threads, 1, 64);
   reader.string("ipc_dir", result.ipc_dir, 90);  // a Unix socket's path has 108 bytes
   reader.string("peer_token", result.peer_token, 256);
-  std::vector<std::string> peers;
-  reader.strings("peers", peers, 1024, 256);
-  result.peers = {peers.begin(), peers.end()};
+  read_peers(reader, result.peers);
   if (!reader.status()) {
     Error error = reader.status().error();
     error.message = fmt::format("{}.{}", kPrefix, error.message);

@@ -67,7 +67,7 @@ class PullProcessTest : public ::testing::Test {
  protected:
   EngineOptions producing() { return {.folder = folder.path, .name = "producer", .port = 1}; }
   EngineOptions consuming() {
-    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"("127.0.0.1:1")"};
+    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"(["127.0.0.1:1"])"};
   }
   // Loads one block for each line it hears, and says how it went.
   Child::Play consumer() {

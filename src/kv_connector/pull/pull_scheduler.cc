@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sha256.h"
 
 namespace dormouse::pull {
 namespace {
@@ -28,6 +29,14 @@ std::string random_token() {
 double unix_time_after(Clock::duration time) {
   const auto at = std::chrono::system_clock::now().time_since_epoch() + time;
   return std::chrono::duration<double>(at).count();
+}
+
+// Of the first tokens, and of the salt that keeps users apart.
+std::string prompt_hash(const KvRequest& request, std::uint32_t num_tokens) {
+  const auto tokens = request.tokens.first(
+      std::min<std::size_t>({num_tokens, request.prompt_length, request.tokens.size()}));
+  const auto hashed = [](auto values) { return sha256_hex(std::as_bytes(std::span(values))); };
+  return hashed(std::string_view(hashed(std::string_view(request.cache_salt)) + hashed(tokens)));
 }
 
 RemoteReference without_blocks(RemoteReference reference) {
@@ -108,13 +117,17 @@ void PullScheduler::update_state_after_alloc(const KvRequest& request,
   const std::size_t first = request.num_computed / block_size;
   const std::size_t last = (request.num_computed + num_external + block_size - 1) / block_size;
   DM_CHECK(request.num_computed % block_size == 0, "what is computed here ends with a block");
-  DM_CHECK(last <= blocks.size() && last <= from.blocks.size(), "each token has its block");
+  DM_CHECK(last <= blocks.size(), "each token has its block");
   PullOrder order{.request = request.id,
                   .from = without_blocks(from),
                   .local_blocks = {blocks.begin() + first, blocks.begin() + last},
+                  .first_block = static_cast<std::uint32_t>(first),
                   .num_tokens = num_external,
-                  .model_hash = context_.model_hash};
-  order.from.blocks = {from.blocks.begin() + first, from.blocks.begin() + last};
+                  .model_hash = context_.model_hash,
+                  .prompt_hash = prompt_hash(request, from.num_tokens)};
+  // Too few if the peer's blocks are of another size: then the load fails and says so.
+  for (std::size_t i = first; i < std::min(last, from.blocks.size()); ++i)
+    order.from.blocks.push_back(from.blocks[i]);
   orders_.pulls.push_back(std::move(order));
   load->second.started = true;
 }
@@ -167,7 +180,8 @@ KvRequestFinished PullScheduler::leave_blocks(const KvRequest& request,
       .port = context_.config.kv_port,
       .blocks = {blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(count)},
       .num_tokens = tokens};
-  orders_.leases.push_back({request.id, left.name.token, context_.model_hash, left.blocks});
+  orders_.leases.push_back({request.id, left.name.token, context_.model_hash, left.blocks,
+                            prompt_hash(request, tokens)});
   return {.delay_free = true,
           .kv_transfer_params =
               reply_params(left, context_.world_size, unix_time_after(config_.lease_duration))};

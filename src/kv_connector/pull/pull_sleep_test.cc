@@ -10,7 +10,7 @@ class PullSleepTest : public ::testing::Test {
  protected:
   EngineOptions producing() { return {.folder = folder.path, .name = "producer", .port = 1}; }
   EngineOptions consuming() {
-    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"("127.0.0.1:1")"};
+    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"(["127.0.0.1:1"])"};
   }
 
   // Of this process, as an importer would.
@@ -276,7 +276,7 @@ TEST_F(PullSleepTest, LoadsIntoAMappingThatIsGoneAreToldToNobody) {
 
 TEST_F(PullSleepTest, BothSleepAtTheSameTime) {
   EngineOptions first = producing();
-  first.peers = R"("127.0.0.1:2")";
+  first.peers = R"(["127.0.0.1:2"])";
   Engine a(first);
   Engine b(consuming());
   b.load(1, a.prefill(7, {3}, 4, 50), {4}, 4);

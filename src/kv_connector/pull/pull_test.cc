@@ -12,7 +12,7 @@ class PullTest : public Test {
  protected:
   EngineOptions producing() { return {.folder = folder.path, .name = "producer", .port = 1}; }
   EngineOptions consuming() {
-    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"("127.0.0.1:1")"};
+    return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"(["127.0.0.1:1"])"};
   }
   static std::string with(const std::string& params, const std::string& key, Json value) {
     Json::Object object = *parse_json(params)->object();

@@ -121,8 +121,9 @@ std::string PullWorker::get_handshake_metadata() {
 }
 
 Status PullWorker::release_kv_caches(Unmapping& unmapping) {
-  DM_TRY(let_go_of_peers(unmapping));
-  return endpoint_ == nullptr ? Status() : endpoint_->release(unmapping);
+  if (endpoint_ != nullptr)
+    DM_TRY(endpoint_->release(unmapping));
+  return let_go_of_peers(unmapping);
 }
 
 // A load writes into the cache: without its end nothing may be unmapped, whoever forces it.
@@ -133,7 +134,7 @@ Status PullWorker::let_go_of_peers(const Unmapping& unmapping) {
   puller_->cancel_all();
   puller_->wait_idle(std::min(unmapping.deadline, began + kGiveBackTime));
   const bool dropped = peers_->drop_all(unmapping.deadline);
-  if (!dropped || !puller_->settle(unmapping.deadline))
+  if (!dropped || !puller_->settle(unmapping.deadline, unmapping.cancelled))
     return fail(ErrorCode::kDeadlineExceeded,
                 fmt::format("{}: a load under way did not end within {} ms; nothing was unmapped",
                             name_, milliseconds(Clock::now() - began)));
@@ -165,6 +166,8 @@ KvConnectorStats PullWorker::get_kv_connector_stats() const {
       {"kv_transferred_blocks_total", number(loads.blocks)},
       {"kv_transferred_bytes_total", number(loads.bytes)},
       {"kv_failed_transfers_total", number(loads.failed)},
+      {"kv_failed_notifications_total", number(loads.unsent)},
+      {"kv_transfer_seconds_total", loads.seconds},
       {"kv_verify_mismatches_total", number(loads.mismatches)},
       {"kv_transfers_active", number(loads.under_way)},
       {"kv_handshakes_total", number(peers.handshakes)},

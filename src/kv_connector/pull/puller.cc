@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kFolder = "kv_connector";
 constexpr std::chrono::seconds kReleasePatience(1);
+constexpr std::chrono::milliseconds kCancelLatency(20);
 
 }  // namespace
 
@@ -93,9 +94,11 @@ bool Puller::wait_idle(Time deadline) {
   return changed_.wait_until(lock, deadline, [this] { return jobs_.empty(); });
 }
 
-bool Puller::settle(Time deadline) {
+bool Puller::settle(Time deadline, const std::atomic<bool>* cancelled) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [this] { return reading_ == 0; });
+  while (reading_ > 0 && Clock::now() < deadline && !(cancelled != nullptr && cancelled->load()))
+    changed_.wait_until(lock, std::min(deadline, Clock::now() + kCancelLatency));
+  return reading_ == 0;
 }
 
 std::vector<Puller::Outcome> Puller::take_outcomes() {
@@ -128,10 +131,10 @@ void Puller::work() {
     const bool loads = job->loads;
     lock.unlock();
     const Status loaded = loads ? load(*job) : Status();
-    if (!loads || !loaded)
-      tell_release(*job, !loads);
+    const bool told = (loads && loaded) || tell_release(*job, !loads);
     heartbeats_.stop(job->order.request);
     lock.lock();
+    counters_.unsent += told ? 0 : 1;
     if (loads && job->wanted)
       outcomes_.push_back(outcome_of(*job, loaded));
     jobs_.remove(job);
@@ -149,6 +152,7 @@ Puller::Outcome Puller::outcome_of(const Job& job, const Status& loaded) {
   if (loaded) {
     counters_.tokens += job.order.num_tokens;
     counters_.blocks += job.order.local_blocks.size();
+    counters_.seconds += std::chrono::duration<double>(Clock::now() - job.began).count();
     return {job.order.request, {}, ""};
   }
   if (job.cancelled)
@@ -199,6 +203,10 @@ Status Puller::check_peer(const Peer& peer, const PullOrder& order) const {
                                                      order.model_hash, meta.model_hash));
   for (const RankMetadata& owner : peer.ranks())
     DM_TRY(check_compatible(options_.shape, owner.shape));
+  if (from.blocks.size() != order.local_blocks.size())
+    return fail(ErrorCode::kTransferFailed,
+                fmt::format("the reference has {} blocks of the {} that its tokens need",
+                            from.blocks.size(), order.local_blocks.size()));
   return {};
 }
 
@@ -213,7 +221,8 @@ Puller::Attempt Puller::pull_rank(Job& job, Peer& peer, const RankMetadata& owne
   const auto use = (*connection)->use(wait);
   if (!use)
     return failed(use.error());
-  if (use->generation() != peer.meta().generation)
+  const Meta& meta = peer.meta();
+  if (use->generation() != meta.generation || use->incarnation() != meta.incarnation)
     return {fail(ErrorCode::kUnavailable, "the peer has another generation by now"), true};
   const auto answer = ask_grant(job, owner, **connection);
   if (!answer)
@@ -237,10 +246,12 @@ Result<Puller::Grant> Puller::ask_grant(const Job& job, const RankMetadata& owne
                                      .generation = from.generation,
                                      .model_hash = job.order.model_hash,
                                      .blocks = from.blocks,
+                                     .first_block = job.order.first_block,
                                      .first_kv_head = options_.shape.first_kv_head,
                                      .last_kv_head = options_.shape.last_kv_head,
                                      .consumer = consumer_of(owner),
-                                     .verify = options_.verify},
+                                     .verify = options_.verify,
+                                     .prompt_hash = job.order.prompt_hash},
                                 {job.deadline, &job.cancelled}));
   return Grant::decode(answer.bytes);
 }
@@ -323,19 +334,24 @@ Consumer Puller::consumer_of(const RankMetadata& owner) const {
 }
 
 // As well as it goes: a lease that nobody gives back expires.
-void Puller::tell_release(const Job& job, bool dial) {
+bool Puller::tell_release(const Job& job, bool dial) {
   const Time deadline = Clock::now() + kReleasePatience;
   const RemoteReference& from = job.order.from;
   auto peer = peers_.known(from.port);
   if (peer == nullptr && dial)
     peer = peers_.get(from.port, deadline).value_or(nullptr);
   if (peer == nullptr)
-    return;
+    return false;
+  bool told = true;
   for (const RankMetadata& owner : peer->ranks()) {
+    if (common_heads(options_.shape, owner.shape).empty())
+      continue;
     const auto connection = peer->connection(owner.rank, deadline);
-    if (connection && !common_heads(options_.shape, owner.shape).empty())
-      (void)(*connection)->post(Release{from.name, consumer_of(owner)}, deadline);
+    told = connection &&
+           (*connection)->post(Release{from.name, consumer_of(owner)}, deadline).has_value() &&
+           told;
   }
+  return told;
 }
 
 }  // namespace dormouse::pull

@@ -48,7 +48,7 @@ class Puller {
   // Waits until nothing is under way; false at the deadline.
   bool wait_idle(Time deadline);
   // Waits until nobody reads into the cache; false at the deadline. After cancel_all nobody begins.
-  bool settle(Time deadline);
+  bool settle(Time deadline, const std::atomic<bool>* cancelled);
 
   struct Outcome {
     RequestId request = 0;
@@ -66,6 +66,8 @@ class Puller {
     std::uint64_t failed = 0;
     std::uint64_t mismatches = 0;  // of a checksum
     std::uint64_t under_way = 0;
+    std::uint64_t unsent = 0;  // notices to owners that could not be sent
+    double seconds = 0;        // that loads took which ended well
   };
   Counters counters() const;
 
@@ -74,6 +76,7 @@ class Puller {
     PullOrder order;
     bool loads = true;   // false: gives back
     bool wanted = true;  // its outcome
+    Time began = Clock::now();
     Time deadline;
     std::atomic<bool> cancelled = false;
     bool taken = false;  // by a thread
@@ -106,7 +109,7 @@ class Puller {
   Status compare(const Job& job, const RankMetadata& owner, const Granted& granted);
   static Status confirm(Connection& connection, const Granted& granted, Connection::Wait wait);
   Consumer consumer_of(const RankMetadata& owner) const;
-  void tell_release(const Job& job, bool dial);
+  bool tell_release(const Job& job, bool dial);
 
   const Options options_;
   TransferAgent& agent_;

@@ -57,15 +57,10 @@ void require(FieldReader& reader, std::initializer_list<const char*> names) {
   }
 }
 
-void check_complete(FieldReader& reader, ParamBounds bounds, const RemoteReference& remote) {
+void check_complete(FieldReader& reader) {
   require(reader, {"remote_engine_id", "remote_request_id", "remote_host", "remote_port",
                    "remote_block_ids", "remote_num_tokens", "remote_incarnation",
                    "remote_generation", "lease_token"});
-  const std::uint64_t room = std::uint64_t{bounds.block_size} * remote.blocks.size();
-  if (remote.num_tokens > room)
-    reader.fail("remote_num_tokens",
-                fmt::format("remote_num_tokens is {}, but {} blocks of {} tokens hold {}",
-                            remote.num_tokens, remote.blocks.size(), bounds.block_size, room));
 }
 
 Status with_prefix(Status status) {
@@ -109,7 +104,7 @@ Result<TransferParams> parse_transfer_params(std::string_view text, ParamBounds 
   if (params.do_remote_prefill && params.do_remote_decode)
     reader.fail("do_remote_decode", "do_remote_prefill and do_remote_decode exclude each other");
   if (params.do_remote_prefill)
-    check_complete(reader, bounds, remote);
+    check_complete(reader);
   DM_TRY(with_prefix(reader.status()));
   return params;
 }
