@@ -13,13 +13,16 @@ the tree, so that only what a patch touches is compiled again.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import tree
@@ -102,21 +105,32 @@ class Scratch:
             command = ["ctest", "--test-dir", self.build, "--no-tests=error",
                        "-R", f"^{re.escape(control.test)}$"]
         try:
-            done = subprocess.run(command, cwd=self.build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True, errors="replace", timeout=self.timeout)
+            code, output = self.run_group(command)
         except subprocess.TimeoutExpired:
             return False
         except OSError as error:
             return str(error)
-        if done.returncode:
-            if "No tests were found" in done.stdout:
-                return f"ctest knows no {control.test}"
-            return False
-        if control.filter and not re.search(r"\[  PASSED  \] [1-9]\d* test", done.stdout):
+        if code:
+            return f"ctest knows no {control.test}" if "No tests were found" in output else False
+        if control.filter and not re.search(r"\[  PASSED  \] [1-9]\d* test", output):
             return f"no test of {control.test} matches {control.filter}"
-        if "[  SKIPPED ]" in done.stdout:
+        if "[  SKIPPED ]" in output:
             return "the test was skipped"
         return True
+
+    def run_group(self, command):
+        """A crashed test leaves its children behind, and they hold a pipe open: a file, and the whole group ends."""
+        with tempfile.TemporaryFile() as file:
+            process = subprocess.Popen(command, cwd=self.build, stdin=subprocess.DEVNULL, stdout=file,
+                                       stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                code = process.wait(timeout=self.timeout)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            file.seek(0)
+            return code, file.read().decode("utf-8", "replace")
 
 
 def check_unchanged(scratch, controls):
