@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/thread_pool.h"
+#include "cli/bench_peer.h"
 #include "cli/demo_answers.h"
 #include "cli/units.h"
 #include "device/host/host_copier.h"
@@ -22,6 +23,7 @@
 #include "engine/counters.h"
 #include "kv_connector/kv_transfer_scope.h"
 #include "memory/tagged_allocator.h"
+#include "text/tokenizer.h"
 
 namespace dormouse::cli {
 namespace {
@@ -229,9 +231,9 @@ Status measure_tier(const BenchOptions& options, Figures& figures) {
   config.kv_transfer.kv_connector_extra_config = R"({"cpu_bytes_to_use":536870912})";
   const auto engine = Engine::start(config);
   DM_TRY(engine->wait_until_loaded());
+  const Workload workload{.vocab_size = engine->tokenizer()->vocab_size()};
   for (std::uint32_t round = 0; round < options.rounds; ++round) {
-    std::vector<TokenId> prompt(kPrefixTokens);
-    std::iota(prompt.begin(), prompt.end(), static_cast<TokenId>(1000 + 31 * round));
+    const std::vector<TokenId> prompt = workload.prompt(kPrefixTokens, round);
     DM_TRY_ASSIGN(const double computed, time_first_token(*engine, prompt));
     figures.computed_ms.push_back(computed);
     while (engine->status().kv_sends > 0)

@@ -31,12 +31,13 @@ double unix_time_after(Clock::duration time) {
   return std::chrono::duration<double>(at).count();
 }
 
-// Of the first tokens, and of the salt that keeps users apart.
+// Of the first tokens, of how many there are said to be, and of the salt that keeps users apart.
 std::string prompt_hash(const KvRequest& request, std::uint32_t num_tokens) {
   const auto tokens = request.tokens.first(
       std::min<std::size_t>({num_tokens, request.prompt_length, request.tokens.size()}));
   const auto hashed = [](auto values) { return sha256_hex(std::as_bytes(std::span(values))); };
-  return hashed(std::string_view(hashed(std::string_view(request.cache_salt)) + hashed(tokens)));
+  return hashed(std::string_view(fmt::format("{}{}{}", hashed(std::string_view(request.cache_salt)),
+                                             num_tokens, hashed(tokens))));
 }
 
 RemoteReference without_blocks(RemoteReference reference) {
