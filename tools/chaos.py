@@ -28,7 +28,7 @@ GRANTED, FAILED = "dormouse:kv_granted_pulls_total", "dormouse:kv_failed_transfe
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, help="a .gguf file [a small random one]")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release", help="build tree")
+    parser.add_argument("--build", type=lambda text: pathlib.Path(text).resolve(), default=ROOT / "build/release", help="build tree")
     parser.add_argument("--transfers", type=int, default=1000, help="pulls to complete before the end")
     parser.add_argument("--least-seconds", type=float, default=90, help="least seconds of chaos")
     parser.add_argument("--seconds", type=float, default=1800, help="most seconds of chaos")
