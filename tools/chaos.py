@@ -43,7 +43,7 @@ def arguments():
 ARGS = arguments() if __name__ == "__main__" else None
 if ARGS:
     os.environ.setdefault("DORMOUSE_COMMAND", str(ARGS.build / "bin/dormouse"))
-    os.environ.setdefault("DORMOUSE_MAKE_TINY_MODEL", str(ARGS.build / "tests/e2e/make_tiny_model"))
+    os.environ.setdefault("DORMOUSE_MAKE_TINY_MODEL", str(ARGS.build / "bin/make_tiny_model"))
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
 from harness import Server, make_model  # noqa: E402
