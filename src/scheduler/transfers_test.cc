@@ -194,20 +194,17 @@ TEST_F(TransfersTest, ReportsThatComeLateTwiceOrOfNobodyAreHarmless) {
 }
 
 TEST_F(TransfersTest, ABlockOfALoadThatIsOverIsNotInvalidForItsNextHolder) {
-  start_load();
-  const BlockId block = connector_.allocated[1][0];
-  scheduler_->preempt_all();
-  scheduler_->drop_transfers();
-  pool_->forget_all();
-  poll({.finished_recving = {1}, .invalid_block_ids = {block}});
-  scheduler_->abort(1);
-  build({.kv_load_failure_policy = KvLoadFailurePolicy::kFail}, 3);
-  add(2, 10, 1);
+  build({.kv_load_failure_policy = KvLoadFailurePolicy::kFail});
+  add(2, 10, 3);
+  ASSERT_THAT(step(), SizeIs(1));
   plan_ = scheduler_->plan();
+  ASSERT_EQ(plan_.sequences.at(0).first_position, 10U);
   StepResult result{.step = plan_.step, .sampled = {{2, {7}}}};
-  result.connector.push_back({.invalid_block_ids = plan_.sequences.at(0).block_table});
-  EXPECT_EQ(scheduler_->complete(plan_, result).at(0).finished, FinishReason::kLength);
-  EXPECT_EQ(scheduler_->counters().transferred_tokens, 0U);
+  result.connector.push_back({.invalid_block_ids = plan_.sequences[0].block_table});
+  const auto outputs = scheduler_->complete(plan_, result);
+  ASSERT_THAT(outputs, SizeIs(1));
+  EXPECT_FALSE(outputs[0].finished) << outputs[0].error.message;
+  EXPECT_EQ(scheduler_->counters().recomputed_tokens, 0U);
 }
 
 TEST_F(TransfersTest, EveryRequestIsFinishedOnceWhateverEndedIt) {
@@ -254,7 +251,11 @@ TEST_F(TransfersTest, ALoadedRequestRunsAlthoughOneAheadLacksRoom) {
   add(1, 10, 1);
   step();
   connector_.available[2] = 8;
-  add(2, 14, 1);  // needs four blocks, three are free
+  Request urgent;  // needs four blocks, three are free
+  urgent.prompt.resize(14, 5);
+  urgent.sampling.max_tokens = 1;
+  urgent.priority = -1;
+  ASSERT_TRUE(scheduler_->add(2, std::move(urgent)));
   poll({.finished_recving = {1}});
   step();
   ASSERT_THAT(plan_.sequences, SizeIs(1));
