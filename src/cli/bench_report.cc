@@ -36,6 +36,13 @@ Json times_json(const std::vector<double>& milliseconds) {
   return Json::Object{{"median", median(milliseconds)}, {"best", best(milliseconds)}};
 }
 
+double phase_ms(const MemoryReceipt& receipt, std::string_view name) {
+  for (const auto& [phase, ms] : receipt.phases_ms)
+    if (phase == name)
+      return ms;
+  return 0;
+}
+
 double gigabytes_per_second(std::uint64_t bytes, double milliseconds) {
   return static_cast<double>(bytes) / milliseconds / 1e6;
 }

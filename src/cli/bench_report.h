@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
+#include "dormouse/memory.h"
 
 namespace dormouse::cli {
 
@@ -19,6 +21,9 @@ double best(const std::vector<double>& milliseconds);
 
 // {"median": ..., "best": ...}
 Json times_json(const std::vector<double>& milliseconds);
+
+// Of one phase of a transition; 0 if it had none of this name.
+double phase_ms(const MemoryReceipt& receipt, std::string_view name);
 
 double gigabytes_per_second(std::uint64_t bytes, double milliseconds);
 

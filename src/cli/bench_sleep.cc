@@ -39,17 +39,6 @@ struct Figures {
   std::vector<double> allocated_ms, mapped_ms, written_ms;  // bare copies
 };
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-double phase_ms(const MemoryReceipt& receipt, std::string_view name) {
-  for (const auto& [phase, ms] : receipt.phases_ms)
-    if (phase == name)
-      return ms;
-  return 0;
-}
-
 Status measure(const std::function<Result<Round>()>& run_round, std::uint32_t rounds,
                Figures& figures) {
   DM_TRY_ASSIGN(const auto source, HostBackup::create(figures.bytes));

@@ -40,10 +40,6 @@ const KvShape kShape7B{.num_layers = 32,
                        .block_size = kBlockTokens};
 constexpr std::size_t kPrefixTokens = 768;
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 struct Folder {
   std::string path = std::filesystem::temp_directory_path() / "dormouse-bench-XXXXXX";
   bool made = ::mkdtemp(path.data()) != nullptr;
@@ -163,13 +159,6 @@ struct Figures {
   std::vector<double> computed_ms, from_tier_ms;  // first token
   std::uint64_t tier_tokens = 0;                  // of the prompt, that came from the tier
 };
-
-double phase_ms(const MemoryReceipt& receipt, std::string_view name) {
-  for (const auto& [phase, ms] : receipt.phases_ms)
-    if (phase == name)
-      return ms;
-  return 0;
-}
 
 // The hooks' part of a sleep and of a wake-up of the producer, its memory imported by the consumer.
 Status measure_release(Side& producer, Figures& figures) {

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "cli/units.h"
 #include "device/host/block_census.h"
 #include "device/host/host_memory.h"
 
@@ -12,10 +13,6 @@ namespace dormouse::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 // What one sleep did, by the engine's own account and by the operating system's.
 struct Slept {

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "cli/units.h"
 #include "device/host/block_census.h"
 #include "device/host/host_memory.h"
 
@@ -16,10 +17,6 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kTransferred = "dormouse:kv_transferred_tokens_total";
 constexpr const char* kRecomputed = "dormouse:kv_recomputed_tokens_total";
 constexpr const char* kStaleRefused = "dormouse:kv_stale_references_refused_total";
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 std::uint64_t number_at(const Json& object, std::string_view name) {
   const Json* value = object.find(name);

@@ -88,6 +88,11 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::string_view flag) 
   return static_cast<std::uint64_t>(value);
 }
 
+double ms_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "executor/uniproc_executor.h"
 #include "kv_connector/registry.h"
 #include "protocol/connector_stats.h"
@@ -30,19 +31,13 @@ std::unique_ptr<Engine> Engine::start(EngineConfig config) {
 
 namespace {
 
-std::string random_hex() {
-  std::random_device random;
-  std::string text;
-  for (int i = 0; i < 4; ++i)
-    text += fmt::format("{:08x}", random());
-  return text;
-}
+constexpr std::size_t kIdentityBytes = 16;
 
 EngineConfig identified(EngineConfig config) {
   if (config.incarnation.empty())
-    config.incarnation = random_hex();
+    config.incarnation = random_hex(kIdentityBytes);
   if (config.kv_transfer.engine_id.empty())
-    config.kv_transfer.engine_id = random_hex();
+    config.kv_transfer.engine_id = random_hex(kIdentityBytes);
   return config;
 }
 

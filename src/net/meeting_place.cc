@@ -1,16 +1,15 @@
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
 
 #include "base/check.h"
+#include "base/secret.h"
 #include "net/server.h"
 
 namespace dormouse::net {
@@ -50,16 +49,6 @@ Status open_directory(const std::string& path) {
   return check_owner(path, found);
 }
 
-Result<std::string> random_token() {
-  std::array<unsigned char, kTokenBytes> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return fail(ErrorCode::kInternal, fmt::format("getrandom: {}", std::strerror(errno)));
-  std::string token;
-  for (const unsigned char byte : bytes)
-    token += fmt::format("{:02x}", byte);
-  return token;
-}
-
 // Nothing: there is no such file.
 Result<std::optional<std::string>> read_token(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -78,7 +67,7 @@ Result<std::optional<std::string>> read_token(const std::string& path) {
 
 // The file appears whole, under its name, and once: of two processes that link, one is first.
 Status write_token(const std::string& path) {
-  DM_TRY_ASSIGN(const std::string token, random_token());
+  const std::string token = random_hex(kTokenBytes);
   const std::string draft = fmt::format("{}.{}", path, token.substr(0, 16));
   const UniqueFd file(
       ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));

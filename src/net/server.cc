@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "net/framing.h"
 #include "net/listener.h"
 #include "net/unix_address.h"
@@ -26,16 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxUnsent = std::size_t{32} << 20;
 constexpr std::chrono::seconds kTokenPatience{5};
-
-// Takes as long for every guess of the right length.
-bool same_secret(const std::string& a, const std::string& b) {
-  if (a.size() != b.size())
-    return false;
-  unsigned different = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    different |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
-  return different == 0;
-}
 
 struct Connection {
   UniqueFd socket;

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <random>
 
 #include "base/check.h"
+#include "base/secret.h"
 
 namespace dormouse::router {
 namespace {
@@ -27,11 +27,6 @@ bool is_plain(std::string_view id) {
   });
 }
 
-std::string random_hex() {
-  std::random_device source;
-  return fmt::format("{:08x}{:08x}", source(), source());
-}
-
 }  // namespace
 
 server::HeaderList authorization(std::string_view api_key) {
@@ -41,8 +36,7 @@ server::HeaderList authorization(std::string_view api_key) {
 }
 
 std::string make_request_id(std::string_view client_id) {
-  return is_plain(client_id) ? fmt::format("{}-{}", client_id, random_hex())
-                             : random_hex() + random_hex();
+  return is_plain(client_id) ? fmt::format("{}-{}", client_id, random_hex(8)) : random_hex(16);
 }
 
 bool has_several_prompts(const Json& request) {

@@ -33,14 +33,7 @@ std::uint64_t merge_params(Json& merged, const std::string& params) {
 }  // namespace
 
 Result<std::unique_ptr<MultiScheduler>> MultiScheduler::create(const KvConnectorContext& context) {
-  DM_TRY_ASSIGN(const auto children, multi_children(context.config));
-  Children halves;
-  for (const MultiChild& each : children) {
-    KvConnectorContext own = context;
-    own.config = each.config;
-    DM_TRY_ASSIGN(auto half, each.connector.make_scheduler(own));
-    halves.push_back(std::move(half));
-  }
+  DM_TRY_ASSIGN(Children halves, make_halves(context, &KvConnectorClass::make_scheduler));
   return std::make_unique<MultiScheduler>(std::move(halves));
 }
 

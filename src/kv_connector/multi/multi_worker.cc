@@ -11,14 +11,7 @@
 namespace dormouse {
 
 Result<std::unique_ptr<MultiWorker>> MultiWorker::create(const KvConnectorContext& context) {
-  DM_TRY_ASSIGN(const auto children, multi_children(context.config));
-  Children halves;
-  for (const MultiChild& each : children) {
-    KvConnectorContext own = context;
-    own.config = each.config;
-    DM_TRY_ASSIGN(auto half, each.connector.make_worker(own));
-    halves.push_back(std::move(half));
-  }
+  DM_TRY_ASSIGN(Children halves, make_halves(context, &KvConnectorClass::make_worker));
   return std::make_unique<MultiWorker>(std::move(halves));
 }
 

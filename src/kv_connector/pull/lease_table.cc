@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/secret.h"
+
 namespace dormouse::pull {
-namespace {
-
-// Takes as long for a wrong token as for the right one.
-bool same_secret(std::string_view a, std::string_view b) {
-  if (a.size() != b.size())
-    return false;
-  unsigned difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-}  // namespace
-
 std::string_view to_string(Refusal refusal) {
   switch (refusal) {
     case Refusal::kUnavailable:

@@ -1,30 +1,20 @@
 #include "kv_connector/pull/pull_scheduler.h"
 
 #include <fmt/core.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/secret.h"
 #include "base/sha256.h"
 
 namespace dormouse::pull {
 namespace {
 
 constexpr std::string_view kFolder = "kv_connector";
-
-std::string random_token() {
-  std::array<unsigned char, 16> bytes{};
-  const auto got = ::getrandom(bytes.data(), bytes.size(), 0);
-  DM_CHECK(got == static_cast<ssize_t>(bytes.size()), "the kernel gives random bytes");
-  std::string token;
-  for (const unsigned char byte : bytes)
-    token += fmt::format("{:02x}", byte);
-  return token;
-}
+constexpr std::size_t kTokenBytes = 16;
 
 double unix_time_after(Clock::duration time) {
   const auto at = std::chrono::system_clock::now().time_since_epoch() + time;
@@ -176,7 +166,7 @@ KvRequestFinished PullScheduler::leave_blocks(const KvRequest& request,
       .engine_id = context_.config.engine_id,
       .incarnation = context_.incarnation,
       .generation = generation_,
-      .name = {std::to_string(request.id), random_token()},
+      .name = {std::to_string(request.id), random_hex(kTokenBytes)},
       .host = context_.config.kv_ip,
       .port = context_.config.kv_port,
       .blocks = {blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(count)},
