@@ -11,9 +11,9 @@ namespace dormouse {
 
 std::string random_hex(std::size_t bytes) {
   std::array<unsigned char, 256> drawn{};
-  DM_CHECK(bytes <= drawn.size() &&
-               ::getrandom(drawn.data(), bytes, 0) == static_cast<ssize_t>(bytes),
-           "the kernel gives random bytes");
+  DM_CHECK(
+      bytes <= drawn.size() && ::getrandom(drawn.data(), bytes, 0) == static_cast<ssize_t>(bytes),
+      "the kernel gives random bytes");
   std::string text;
   for (std::size_t i = 0; i < bytes; ++i)
     text += fmt::format("{:02x}", drawn[i]);

@@ -86,6 +86,8 @@ Status EngineCore::load() {
   {
     const std::lock_guard lock(mutex_);
     facts_ = facts;
+    status_.kernel = facts.kernel;
+    status_.max_model_len = facts.max_model_len;
   }
   DM_TRY(start_connector());
   pool_ = std::make_unique<BlockPool>(facts.num_blocks);
@@ -292,8 +294,6 @@ void EngineCore::publish() {
   status.is_sleeping = lifecycle_.is_sleeping();
   status.is_paused = lifecycle_.is_paused();
   status.accepts_requests = lifecycle_.admits(Lifecycle::Work::kRequest).has_value();
-  status.kernel = facts_.kernel;
-  status.max_model_len = facts_.max_model_len;
   status.block_size = config_.block_size;
   if (!scheduler_)
     return;

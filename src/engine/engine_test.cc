@@ -35,6 +35,15 @@ TEST_F(EngineTest, AnswersTheSameAfterEveryKindOfSleep) {
   }
 }
 
+TEST_F(EngineTest, KnowsItsContextAsSoonAsThereIsATokenizer) {
+  for (int i = 0; i < 20; ++i) {
+    engine = Engine::start(config());
+    while (engine->tokenizer() == nullptr)
+      std::this_thread::yield();
+    ASSERT_EQ(engine->status().max_model_len, 2048) << "start " << i;
+  }
+}
+
 TEST_F(EngineTest, TellsWhereTheTimeOfARequestWent) {
   ASSERT_TRUE(engine->pause(PauseMode::kKeep, false));
   std::promise<RequestOutput> last;
