@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -35,7 +36,8 @@ std::string excerpt(const Json& value) {
   return text;
 }
 
-const Json* FieldReader::find(std::string_view name) const {
+const Json* FieldReader::find(std::string_view name) {
+  known_.emplace_back(name);
   const Json* value = object_.find(name);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
@@ -43,6 +45,15 @@ const Json* FieldReader::find(std::string_view name) const {
 void FieldReader::fail(std::string_view name, std::string message, ErrorCode code) {
   if (status_)
     status_ = dormouse::fail(code, std::move(message), std::string(name));
+}
+
+void FieldReader::refuse_others() {
+  std::string known;
+  for (const std::string& each : known_)
+    known += (known.empty() ? "" : ", ") + each;
+  for (const auto& [name, value] : *object_.object())
+    if (std::ranges::find(known_, name) == known_.end())
+      return fail(name, fmt::format("{} is unknown; known are {}", name, known));
 }
 
 void FieldReader::number(std::string_view name, float& target, double min, double max) {
@@ -54,6 +65,13 @@ void FieldReader::number(std::string_view name, float& target, double min, doubl
     return fail(name, fmt::format("{} must be a number from {} to {}; got {}", name, min, max,
                                   excerpt(*value)));
   target = static_cast<float>(number);
+}
+
+void FieldReader::seconds(std::string_view name, std::chrono::steady_clock::duration& target) {
+  using Seconds = std::chrono::duration<float>;
+  float value = Seconds(target).count();
+  number(name, value, 0.05, 86400);
+  target = std::chrono::round<std::chrono::milliseconds>(Seconds(value));
 }
 
 std::optional<std::int64_t> FieldReader::read_integer(std::string_view name, std::int64_t min,

@@ -4,6 +4,7 @@
 // a string is an error, a whole number written as 2.0 is not.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,9 +22,11 @@ class FieldReader {
   explicit FieldReader(const Json& object) : object_(object) {}
 
   // The member, or null if it is absent or null.
-  const Json* find(std::string_view name) const;
+  const Json* find(std::string_view name);
 
   void number(std::string_view name, float& target, double min, double max);
+  // A number of seconds, from 50 ms to a day.
+  void seconds(std::string_view name, std::chrono::steady_clock::duration& target);
   void flag(std::string_view name, bool& target);
   void string(std::string_view name, std::string& target, std::size_t max_bytes);
   // A string or a list of strings, none empty.
@@ -39,6 +42,8 @@ class FieldReader {
 
   void fail(std::string_view name, std::string message,
             ErrorCode code = ErrorCode::kInvalidArgument);
+  // Fails for a member that nothing above was called for, and names those that are known.
+  void refuse_others();
   const Status& status() const { return status_; }
 
  private:
@@ -46,6 +51,7 @@ class FieldReader {
                                            std::int64_t max);
 
   const Json& object_;
+  std::vector<std::string> known_;
   Status status_;
 };
 

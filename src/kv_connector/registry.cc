@@ -59,7 +59,7 @@ Result<KvConnectorClass> load_module(const std::string& path, const std::string&
   return found;
 }
 
-Status read_role(FieldReader& fields, KvRole& role) {
+void read_role(FieldReader& fields, KvRole& role) {
   std::string name = "kv_both";
   fields.string("kv_role", name, kMaxText);
   if (name == "kv_producer")
@@ -70,10 +70,9 @@ Status read_role(FieldReader& fields, KvRole& role) {
     role = KvRole::kBoth;
   else
     fields.fail("kv_role", "kv_role must be kv_producer, kv_consumer or kv_both, not " + name);
-  return fields.status();
 }
 
-Status read_policy(FieldReader& fields, KvLoadFailurePolicy& policy) {
+void read_policy(FieldReader& fields, KvLoadFailurePolicy& policy) {
   std::string name = "recompute";
   fields.string("kv_load_failure_policy", name, kMaxText);
   if (name == "recompute")
@@ -83,24 +82,6 @@ Status read_policy(FieldReader& fields, KvLoadFailurePolicy& policy) {
   else
     fields.fail("kv_load_failure_policy",
                 "kv_load_failure_policy must be recompute or fail, not " + name);
-  return fields.status();
-}
-
-Status check_keys(const Json& object) {
-  static constexpr std::string_view kKnown[] = {"kv_connector",
-                                                "kv_role",
-                                                "engine_id",
-                                                "kv_connector_module_path",
-                                                "kv_ip",
-                                                "kv_port",
-                                                "verify_kv",
-                                                "kv_load_failure_policy",
-                                                "kv_connector_extra_config"};
-  for (const auto& [key, value] : *object.object())
-    if (std::ranges::find(kKnown, key) == std::end(kKnown))
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("unknown key \"{}\" in the KV transfer configuration", key), key);
-  return {};
 }
 
 }  // namespace
@@ -109,7 +90,6 @@ Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json) {
   DM_TRY_ASSIGN(const Json object, parse_json(json));
   if (object.object() == nullptr)
     return fail(ErrorCode::kInvalidArgument, "the KV transfer configuration must be a JSON object");
-  DM_TRY(check_keys(object));
   KvTransferConfig config;
   FieldReader fields(object);
   fields.string("kv_connector", config.kv_connector, kMaxText);
@@ -128,8 +108,10 @@ Result<KvTransferConfig> parse_kv_transfer_config(std::string_view json) {
       fields.fail("kv_connector_extra_config", "kv_connector_extra_config must be an object");
     config.kv_connector_extra_config = extra->dump();
   }
-  DM_TRY(read_role(fields, config.kv_role));
-  DM_TRY(read_policy(fields, config.kv_load_failure_policy));
+  read_role(fields, config.kv_role);
+  read_policy(fields, config.kv_load_failure_policy);
+  fields.refuse_others();
+  DM_TRY(fields.status());
   if (config.kv_connector.empty())
     return fail(ErrorCode::kInvalidArgument, "Connector name is not set in KVTransferConfig",
                 "kv_connector");

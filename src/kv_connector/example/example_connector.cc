@@ -6,19 +6,17 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/field_reader.h"
 #include "kv_connector/block_key.h"
+#include "kv_connector/extra_config.h"
 #include "kv_connector/offload/disk_tier.h"
 
 namespace dormouse {
 namespace {
 
 Result<std::string> storage_path(const KvTransferConfig& config) {
-  DM_TRY_ASSIGN(const Json extra, parse_json(config.kv_connector_extra_config));
   std::string path;
-  FieldReader fields(extra);
-  fields.string("shared_storage_path", path, 4000);
-  DM_TRY(fields.status());
+  DM_TRY(read_extra_config(
+      config, [&](FieldReader& fields) { fields.string("shared_storage_path", path, 4000); }));
   if (path.empty())
     return fail(ErrorCode::kInvalidArgument, "the ExampleConnector needs a shared_storage_path",
                 "shared_storage_path");

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/json.h"
+#include "kv_connector/extra_config.h"
 #include "kv_connector/registry.h"
 
 namespace dormouse {
@@ -45,23 +45,19 @@ Result<MultiChild> read_child(const Json& given, const KvTransferConfig& whole) 
 }  // namespace
 
 Result<std::vector<MultiChild>> multi_children(const KvTransferConfig& config) {
-  DM_TRY_ASSIGN(const Json extra, parse_json(config.kv_connector_extra_config));
-  const Json* list = extra.find(kKey);
-  if (list == nullptr || list->array() == nullptr || list->array()->empty())
-    return fail(ErrorCode::kInvalidArgument,
-                "the MultiConnector needs \"connectors\" in kv_connector_extra_config, a list of "
-                "at least one KV transfer configuration",
-                kKey);
-  for (const auto& [key, value] : *extra.object())
-    if (key != kKey)
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("unknown key \"{}\" in the configuration of the MultiConnector", key),
-                  key);
   std::vector<MultiChild> children;
-  for (const Json& each : *list->array()) {
-    DM_TRY_ASSIGN(MultiChild child, read_child(each, config));
-    children.push_back(std::move(child));
-  }
+  DM_TRY(read_extra_config(config, [&](FieldReader& fields) {
+    const Json* list = fields.find(kKey);
+    if (list == nullptr || list->array() == nullptr || list->array()->empty())
+      return fields.fail(kKey,
+                         "connectors must be a list of at least one KV transfer configuration");
+    for (const Json& each : *list->array()) {
+      auto child = read_child(each, config);
+      if (!child)
+        return fields.fail(kKey, child.error().message, child.error().code);
+      children.push_back(std::move(*child));
+    }
+  }));
   return children;
 }
 

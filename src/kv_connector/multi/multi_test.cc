@@ -227,7 +227,7 @@ TEST(Multi, RefusesEveryWrongConfiguration) {
               HasSubstr("Unsupported connector type: Nothing"));
   EXPECT_THAT(refusal(R"([], "more":1)"), HasSubstr("at least one"));
   EXPECT_THAT(refusal(R"([{"kv_connector":"OffloadingConnector"}], "more":1)"),
-              HasSubstr("unknown key \"more\""));
+              HasSubstr("more is unknown; known are connectors"));
 }
 
 TEST(Multi, FollowsExactlyIfEveryChildDoes) {

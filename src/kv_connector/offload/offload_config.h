@@ -3,6 +3,7 @@
 // Errors: kInvalidArgument with `param`, the key.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -15,6 +16,7 @@ struct OffloadConfig {
   std::string disk_path;                                      // a folder; empty: no disk tier
   std::uint64_t disk_bytes = std::uint64_t{1} << 30;          // in the folder; 0: no own limit
   std::uint32_t num_threads = 1;                              // that copy, for each rank
+  std::chrono::steady_clock::duration transfer_timeout = std::chrono::seconds(10);
   std::uint32_t num_slots = 0;  // blocks that the host tier has room for, the same on every rank
 };
 

@@ -19,7 +19,7 @@ class OffloadDiskTest : public ::testing::Test {
   KvConnectorContext context(std::size_t slots = 8) const {
     return context_of(R"({"cpu_bytes_to_use":)" +
                       std::to_string(slots * small_shape().block_bytes()) + R"(,"disk_path":")" +
-                      folder_.path() + "\"}");
+                      folder_.path() + R"(","transfer_timeout":)" + std::to_string(timeout_) + "}");
   }
   // Three blocks, until their files are there.
   void store(OffloadEngine& engine) {
@@ -51,6 +51,7 @@ class OffloadDiskTest : public ::testing::Test {
   }
 
   ScratchFolder folder_;
+  double timeout_ = 10;
 };
 
 TEST_F(OffloadDiskTest, ANewEngineFindsWhatAnotherWrote) {
@@ -131,6 +132,40 @@ TEST_F(OffloadDiskTest, ASlotIsKeptUntilItsFileIsWritten) {
   EXPECT_EQ(engine.load(request_of(id, 13), {7, 8, 9, 10}), 12U) << "from disk";
   EXPECT_THAT(engine.poll().invalid_block_ids, IsEmpty());
   EXPECT_TRUE(engine.holds(7, 1) && engine.holds(9, 3));
+}
+
+TEST_F(OffloadDiskTest, ALoadEndsInTimeThoughTheFileSystemNeverAnswers) {
+  OffloadEngine writer(context());
+  store(writer);
+  timeout_ = 0.2;
+  OffloadEngine reader(context());
+  reader.files.close();
+  EXPECT_EQ(reader.load(request_of(1, 13), {7, 8, 9, 10}), 12U);
+  reader.step();
+  EXPECT_EQ(reader.load(request_of(2, 13), {11, 12, 13, 14}), 12U);
+  RequestIds ended;
+  std::vector<BlockId> invalid;
+  while (ended.size() < 2) {
+    const KvConnectorOutput output = reader.poll();
+    ended.insert(ended.end(), output.finished_recving.begin(), output.finished_recving.end());
+    invalid.insert(invalid.end(), output.invalid_block_ids.begin(), output.invalid_block_ids.end());
+    EXPECT_THAT(output.failure, HasSubstr("within 0.2 s (transfer_timeout)"));
+  }
+  EXPECT_THAT(ended, ElementsAre(1, 2));
+  EXPECT_THAT(invalid, ElementsAre(7, 8, 9, 11, 12, 13));
+
+  // The host tier works on, and a late answer touches nothing.
+  TestRequest other = request_of(3, 9, 500);
+  reader.fill(1, 1);
+  reader.fill(2, 2);
+  ASSERT_TRUE(reader.finish(other, {1, 2, 3}).delay_free);
+  EXPECT_THAT(reader.poll().finished_sending, ElementsAre(3));
+  EXPECT_EQ(reader.load(request_of(4, 9, 500), {7, 8, 9}), 8U);
+  EXPECT_THAT(reader.poll().invalid_block_ids, IsEmpty());
+  reader.files.open();
+  reader.settle();
+  EXPECT_TRUE(reader.holds(7, 1) && reader.holds(8, 2));
+  EXPECT_EQ(reader.stat("kv_offload_loaded_blocks_total"), 2);
 }
 
 TEST_F(OffloadDiskTest, SurvivesASleepBetweenCopyAndFile) {

@@ -11,15 +11,19 @@
 
 namespace dormouse {
 
-// Copies as long as it is open.
+// Lets pass as long as it is open.
 class CopyGate {
  public:
-  void copy(std::span<std::byte> to, std::span<const std::byte> from) {
+  void pass() {
     std::unique_lock lock(mutex_);
     ++arrived_;
     changed_.notify_all();
     changed_.wait(lock, [this] { return open_; });
+  }
+  void copy(std::span<std::byte> to, std::span<const std::byte> from) {
+    pass();
     std::memcpy(to.data(), from.data(), to.size());
+    const std::lock_guard lock(mutex_);
     last_to_ = to;
     ++copied_;
   }
@@ -55,11 +59,18 @@ class CopyGate {
   std::span<std::byte> last_to_;
 };
 
-struct OffloadEngine : CopyGate, OneRankEngine {
+// Closed, the file system does not answer.
+struct FileGate {
+  CopyGate files;
+};
+
+struct OffloadEngine : CopyGate, FileGate, OneRankEngine {
   explicit OffloadEngine(const KvConnectorContext& context)
       : OneRankEngine(
             context, *OffloadScheduler::create(context),
-            *OffloadWorker::create(context, [this](auto to, auto from) { copy(to, from); })) {}
+            *OffloadWorker::create(context, {.copy = [this](auto to, auto from) { copy(to, from); },
+                                             .before_read = [this] { files.pass(); }})) {}
+  ~OffloadEngine() { files.open(); }
 
   // As a sleep and a wake-up do it, with other bytes behind the addresses.
   void sleep_and_wake() {

@@ -95,6 +95,21 @@ TEST(OffloadSleep, FailsQueuedLoadsAndCutsShortThoseUnderWay) {
   EXPECT_EQ(engine.copied(), 3);
 }
 
+TEST(OffloadSleep, AStoreThatCannotBeginInTimeGivesItsBlocksBack) {
+  OffloadEngine engine(context_of(R"({"transfer_timeout":0.2})"));
+  engine.close();
+  TestRequest first = request_of(1, 8, 100);
+  TestRequest second = request_of(2, 4, 200);
+  EXPECT_TRUE(engine.finish(first, {1, 2}).delay_free);
+  EXPECT_TRUE(engine.finish(second, {3}).delay_free);
+  EXPECT_THAT(engine.poll().finished_sending, ElementsAre(2)) << "nobody touches its block";
+  engine.open();
+  EXPECT_THAT(engine.poll().finished_sending, ElementsAre(1)) << "not before its copy is over";
+  engine.settle();
+  EXPECT_EQ(engine.stat("kv_offload_stored_blocks_total"), 1);
+  EXPECT_EQ(engine.stat("kv_offload_dropped_blocks_total"), 2);
+}
+
 TEST(OffloadSleep, AReleaseThatTakesTooLongFailsByNameAndLosesNothing) {
   OffloadEngine engine(context_of("{}"));
   engine.close();

@@ -177,12 +177,13 @@ TEST(Offload, RefusesEveryWrongConfigurationByName) {
     const auto made = OffloadWorker::create(context_of(extra));
     return made ? "accepted" : made.error().param + ": " + made.error().message;
   };
-  EXPECT_THAT(refusal(R"({"cpu_bytes":1})"), HasSubstr("cpu_bytes: unknown key"));
-  EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":-1})"), HasSubstr("cpu_bytes_to_use: "));
-  EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":"1"})"), HasSubstr("cpu_bytes_to_use: "));
+  EXPECT_THAT(refusal(R"({"cpu_bytes":1})"),
+              HasSubstr("cpu_bytes is unknown; known are cpu_bytes_to_use, disk_path"));
+  EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":-1})"), HasSubstr("cpu_bytes_to_use must be"));
+  EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":"1"})"), HasSubstr("cpu_bytes_to_use must be"));
   EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":255})"), HasSubstr("one block of the KV cache"));
-  EXPECT_THAT(refusal(R"({"num_threads":0})"), HasSubstr("num_threads: "));
-  EXPECT_THAT(refusal(R"({"disk_bytes":-1})"), HasSubstr("disk_bytes: "));
+  EXPECT_THAT(refusal(R"({"num_threads":0})"), HasSubstr("num_threads must be"));
+  EXPECT_THAT(refusal(R"({"disk_bytes":-1})"), HasSubstr("disk_bytes must be"));
   EXPECT_THAT(refusal(R"({"disk_path":"/proc/none"})"), HasSubstr("disk_path: "));
   EXPECT_THAT(refusal(R"({"disk_path":"/dev/null"})"), HasSubstr("disk_path: "));
   EXPECT_EQ(refusal(R"({"cpu_bytes_to_use":256,"num_threads":2})"), "accepted");

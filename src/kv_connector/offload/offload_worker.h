@@ -1,19 +1,23 @@
 // Worker half of the OffloadingConnector: copies blocks between the cache and the tiers.
 //
 // Threads of its own copy, job by job and block by block; a block touches the cache for the time of
-// one memcpy, never while a file is read or written. A job whose generation is not that of the
-// mapping never touches the cache: a store is dropped, a load fails.
+// one memcpy, never while a file is read or written. Jobs that need files have threads apart, so
+// that a slow disk delays nothing else. A job whose generation is not that of the mapping never
+// touches the cache: a store is dropped, a load fails; so does one that is not done in time, also
+// if the file system never answers.
 //
 // A release drops the stores and fails the loads that are queued, cuts short those under way, and
 // waits for the copies in flight. It restores nothing but the permission to copy. The tiers survive
 // the sleep. `force` changes nothing: memory that is being copied cannot go.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,12 +32,16 @@ namespace dormouse {
 
 class OffloadWorker final : public WorkerConnector, public FollowsMapping {
  public:
-  using Copy = std::function<void(std::span<std::byte> to, std::span<const std::byte> from)>;
+  // What a test may hold up.
+  struct Steps {
+    // Between cache and host memory.
+    std::function<void(std::span<std::byte> to, std::span<const std::byte> from)> copy;
+    std::function<void()> before_read;  // of a file
+  };
 
   static Result<std::unique_ptr<OffloadWorker>> create(const KvConnectorContext& context);
-  // `copy` instead of memcpy between cache and host memory, for tests.
   static Result<std::unique_ptr<OffloadWorker>> create(const KvConnectorContext& context,
-                                                       Copy copy);
+                                                       Steps steps);
   ~OffloadWorker() override { shutdown(); }
 
   Status register_kv_caches(const KvCaches& caches) override;
@@ -57,24 +65,41 @@ class OffloadWorker final : public WorkerConnector, public FollowsMapping {
     std::uint32_t slot = 0;
   };
 
-  OffloadWorker(const KvConnectorContext& context, SlotMemory slots, Copy copy);
+  struct Task {
+    OffloadJob job;
+    std::chrono::steady_clock::time_point deadline;
+    std::uint32_t done = 0;  // blocks, from the first
+    bool copying = false;    // touches the cache now
+  };
+  using Queue = std::deque<std::shared_ptr<Task>>;
 
-  void work();
-  void run(const OffloadJob& job, std::span<std::byte> staging);
-  Status move_block(const OffloadJob& job, const OffloadBlock& block, std::span<std::byte> staging);
-  Status copy_if_mapped(const OffloadJob& job, std::span<std::byte> to,
-                        std::span<const std::byte> from);
+  OffloadWorker(const KvConnectorContext& context, const OffloadConfig& config, SlotMemory slots,
+                Steps steps);
+
+  void serve(Queue& queue);
+  void write_next(std::unique_lock<std::mutex>& lock);
+  void run(const std::shared_ptr<Task>& task, std::span<std::byte> staging);
+  Status move_block(const std::shared_ptr<Task>& task, const OffloadBlock& block,
+                    std::span<std::byte> staging);
+  Status begin_copy(const std::shared_ptr<Task>& task);
+  Status copy_block(const OffloadJob& job, const OffloadBlock& block, std::span<std::byte> staging);
+  void end_copy(Task& task, bool copied);
   Status read_file(const std::string& key, std::span<std::byte> staging);
   Status verify_slot(const OffloadBlock& block);
-  void finish(const OffloadJob& job, std::uint32_t done, const Status& status);
+  // With mutex_ held:
+  void end(const std::shared_ptr<Task>& task, const Status& status);
+  void report_store(const Task& task);
+  void end_overdue();
+  Status too_late() const;
   bool is_current(const OffloadJob& job) const;
 
   const std::uint32_t rank_;
   const std::uint32_t num_blocks_;
   const bool verify_;
-  std::uint32_t num_threads_ = 1;
+  const std::uint32_t num_threads_;
+  const std::chrono::steady_clock::duration timeout_;
   const SlotMemory slots_;
-  const Copy copy_;
+  const Steps steps_;
   std::unique_ptr<DiskTier> disk_;  // null: none
   std::vector<Hash128> sums_;       // of slots, with verify_kv
   std::vector<OffloadJob> bound_;
@@ -87,9 +112,11 @@ class OffloadWorker final : public WorkerConnector, public FollowsMapping {
   bool mapped_ = false;
   std::span<std::byte> cache_;
   std::uint64_t generation_ = 0;
-  std::uint32_t copying_ = 0;  // copies that touch the cache now
-  std::deque<OffloadJob> jobs_;
-  std::deque<Write> writes_;  // when no job waits
+  std::uint32_t copying_ = 0;              // copies that touch the cache now
+  std::set<std::shared_ptr<Task>> tasks_;  // that have not ended
+  Queue memory_tasks_;
+  Queue file_tasks_;
+  std::deque<Write> writes_;  // when no task with files waits
   KvConnectorOutput output_;
   OffloadReport report_;
   OffloadReport report_told_;  // goes up with what get_finished said

@@ -1,34 +1,11 @@
 #include "kv_connector/pull/pull_config.h"
 
-#include <algorithm>
-#include <array>
 #include <charconv>
 
-#include "base/field_reader.h"
-#include "base/json.h"
+#include "kv_connector/extra_config.h"
 
 namespace dormouse::pull {
 namespace {
-
-constexpr std::string_view kPrefix = "kv_connector_extra_config";
-constexpr std::array<std::string_view, 6> kKeys = {
-    "kv_lease_duration", "pull_timeout", "num_threads", "peers", "ipc_dir", "peer_token"};
-
-void seconds(FieldReader& reader, std::string_view name, Clock::duration& target) {
-  float value = std::chrono::duration<float>(target).count();
-  reader.number(name, value, 0.05, 86400);
-  target = std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<float>(value));
-}
-
-void refuse_unknown(FieldReader& reader, const Json& object) {
-  std::string known;
-  for (const std::string_view key : kKeys)
-    known += fmt::format(" {}", key);
-  for (const auto& [name, value] : *object.object()) {
-    if (std::find(kKeys.begin(), kKeys.end(), name) == kKeys.end())
-      reader.fail(name, fmt::format("{} is unknown; known are{}", name, known));
-  }
-}
 
 // "host:port", each of them.
 void read_peers(FieldReader& reader, std::set<std::string>& target) {
@@ -55,25 +32,15 @@ void read_peers(FieldReader& reader, std::set<std::string>& target) {
 }  // namespace
 
 Result<PullConfig> read_pull_config(const KvTransferConfig& config) {
-  const auto json = parse_json(config.kv_connector_extra_config);
-  if (!json || json->object() == nullptr)
-    return fail(ErrorCode::kInvalidArgument, "kv_connector_extra_config must be a JSON object",
-                std::string(kPrefix));
   PullConfig result;
-  FieldReader reader(*json);
-  refuse_unknown(reader, *json);
-  seconds(reader, "kv_lease_duration", result.lease_duration);
-  seconds(reader, "pull_timeout", result.pull_timeout);
-  reader.integer("num_threads", result.num_threads, 1, 64);
-  reader.string("ipc_dir", result.ipc_dir, 90);  // a Unix socket's path has 108 bytes
-  reader.string("peer_token", result.peer_token, 256);
-  read_peers(reader, result.peers);
-  if (!reader.status()) {
-    Error error = reader.status().error();
-    error.message = fmt::format("{}.{}", kPrefix, error.message);
-    error.param = fmt::format("{}.{}", kPrefix, error.param);
-    return tl::unexpected(std::move(error));
-  }
+  DM_TRY(read_extra_config(config, [&](FieldReader& fields) {
+    fields.seconds("kv_lease_duration", result.lease_duration);
+    fields.seconds("pull_timeout", result.pull_timeout);
+    fields.integer("num_threads", result.num_threads, 1, 64);
+    fields.string("ipc_dir", result.ipc_dir, 90);  // a Unix socket's path has 108 bytes
+    fields.string("peer_token", result.peer_token, 256);
+    read_peers(fields, result.peers);
+  }));
   return result;
 }
 
