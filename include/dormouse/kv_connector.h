@@ -78,7 +78,8 @@ struct KvCaches {
 
 using RequestIds = std::vector<RequestId>;
 
-// Gauges, and counters since the start; each has a name as in /metrics without the prefix.
+// By their names in /metrics without the prefix: gauges; counters since the start, `name_total`;
+// histograms, as `name_bucket{le="bound"}` of all up to each bound, `name_sum` and `name_count`.
 using KvConnectorStats = std::vector<std::pair<std::string, double>>;
 
 // What happened on one rank since the last step.

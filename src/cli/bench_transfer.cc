@@ -20,7 +20,7 @@
 #include "device/host/host_copier.h"
 #include "device/host/host_vmm_driver.h"
 #include "dormouse/engine.h"
-#include "engine/counters.h"
+#include "dormouse/metrics.h"
 #include "kv_connector/kv_transfer_scope.h"
 #include "memory/tagged_allocator.h"
 #include "text/tokenizer.h"

@@ -175,11 +175,9 @@ void EngineCore::note_step(const StepPlan& plan) {
     if (const auto caller = callers_.find(sequence.id);
         caller != callers_.end() && !caller->second.computed)
       caller->second.computed = now;
-  const auto bucket = std::ranges::lower_bound(kStepTokenBounds, plan.total_tokens);
   const std::lock_guard lock(mutex_);
   ++counters_.steps;
-  counters_.step_tokens += plan.total_tokens;
-  ++counters_.steps_by_tokens[static_cast<std::size_t>(bucket - kStepTokenBounds.begin())];
+  counters_.step_tokens.observe(plan.total_tokens);
 }
 
 RequestTimes EngineCore::Caller::times_until(Clock::time_point now) const {

@@ -17,8 +17,8 @@
 #include <unordered_map>
 
 #include "dormouse/engine.h"
+#include "dormouse/metrics.h"
 #include "engine/control.h"
-#include "engine/counters.h"
 #include "engine/lifecycle.h"
 #include "engine/model_text.h"
 #include "executor/executor.h"

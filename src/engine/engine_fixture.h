@@ -12,7 +12,7 @@
 #include <random>
 
 #include "dormouse/engine.h"
-#include "engine/counters.h"
+#include "dormouse/metrics.h"
 #include "testing/host_memory.h"
 #include "testing/tiny_model.h"
 #include "text/tokenizer.h"

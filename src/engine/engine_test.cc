@@ -71,11 +71,11 @@ TEST_F(EngineTest, CountsStepsByTheirTokens) {
   ask(100, 4);  // the prompt in steps of 64 and 36 tokens, then three of one
   const EngineCounters after = engine->counters();
   EXPECT_EQ(after.steps - before.steps, 5U);
-  EXPECT_EQ(after.step_tokens - before.step_tokens, 103U);
+  EXPECT_EQ(after.step_tokens.sum() - before.step_tokens.sum(), 103);
   const auto up_to = [&](double bound) {
     const auto bucket = std::ranges::find(kStepTokenBounds, bound) - kStepTokenBounds.begin();
     const auto i = static_cast<std::size_t>(bucket);
-    return after.steps_by_tokens[i] - before.steps_by_tokens[i];
+    return after.step_tokens.counts()[i] - before.step_tokens.counts()[i];
   };
   EXPECT_EQ(up_to(1), 3U);
   EXPECT_EQ(up_to(64), 2U);

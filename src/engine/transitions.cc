@@ -34,9 +34,7 @@ void count(OperationCounters& counters, const Result<TransitionReport>& result, 
   if (result && !result->changed)
     return;
   ++(result ? counters.succeeded : counters.failed);
-  counters.seconds += seconds;
-  const auto bucket = std::ranges::lower_bound(kOperationSecondBounds, seconds);
-  ++counters.by_seconds[static_cast<std::size_t>(bucket - kOperationSecondBounds.begin())];
+  counters.seconds.observe(seconds);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "protocol/connector_stats.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace dormouse {
@@ -12,6 +14,20 @@ void add_stats(KvConnectorStats& sum, const KvConnectorStats& more) {
     else
       found->second += value;
   }
+}
+
+void append_histogram(KvConnectorStats& stats, const std::string& name,
+                      const Histogram& histogram) {
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < histogram.counts().size(); ++i) {
+    count += histogram.counts()[i];
+    const std::string bound =
+        i < histogram.bounds().size() ? fmt::format("{}", histogram.bounds()[i]) : "+Inf";
+    stats.emplace_back(fmt::format("{}_bucket{{le=\"{}\"}}", name, bound),
+                       static_cast<double>(count));
+  }
+  stats.emplace_back(name + "_sum", histogram.sum());
+  stats.emplace_back(name + "_count", static_cast<double>(count));
 }
 
 }  // namespace dormouse

@@ -342,7 +342,13 @@ EngineStatus FakeEngine::status() const {
 }
 
 EngineCounters FakeEngine::counters() const {
-  return {};
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+void FakeEngine::set_counters(EngineCounters counters) {
+  const std::lock_guard lock(mutex_);
+  counters_ = std::move(counters);
 }
 
 std::shared_ptr<const text::Tokenizer> byte_tokenizer() {

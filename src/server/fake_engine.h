@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "dormouse/engine.h"
-#include "engine/counters.h"
+#include "dormouse/metrics.h"
 #include "server/worker_pool.h"
 
 namespace dormouse::server {
@@ -44,6 +44,7 @@ class FakeEngine final : public Engine {
   void fail_next_control(Error error);
   void fail_next_submit(Error error);
   void hold_transitions(bool hold);
+  void set_counters(EngineCounters counters);
   void change_status(const std::function<void(EngineStatus&)>& change);
 
   // What has happened.
@@ -89,6 +90,7 @@ class FakeEngine final : public Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   EngineStatus status_;
+  EngineCounters counters_;
   std::function<std::vector<GeneratedToken>(const Request&)> reply_;
   std::function<void()> on_submit_;
   std::optional<Error> failure_;

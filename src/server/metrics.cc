@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 namespace dormouse::server {
 namespace {
 
@@ -20,12 +18,6 @@ constexpr double kTokenBounds[] = {1,    2,    5,    10,    20,    50,    100,  
 constexpr double kCountBounds[] = {1, 2, 5, 10, 20, 50, 100};
 
 }  // namespace
-
-void Histogram::observe(double value) {
-  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  ++counts_[static_cast<std::size_t>(bucket)];
-  sum_ += value;
-}
 
 std::string label(std::string_view name, std::string_view value) {
   std::string out = fmt::format("{}=\"", name);

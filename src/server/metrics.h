@@ -6,35 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "dormouse/metrics.h"
 #include "dormouse/request.h"
 
 namespace dormouse::server {
-
-class Histogram {
- public:
-  explicit Histogram(std::span<const double> bounds)
-      : bounds_(bounds), counts_(bounds.size() + 1) {}
-  // Of what was counted elsewhere; one count more than bounds.
-  Histogram(std::span<const double> bounds, std::span<const std::uint64_t> counts, double sum)
-      : bounds_(bounds), counts_(counts.begin(), counts.end()), sum_(sum) {}
-  void observe(double value);
-
-  std::span<const double> bounds() const { return bounds_; }
-  const std::vector<std::uint64_t>& counts() const {
-    return counts_;
-  }  // the last: above every bound
-  double sum() const { return sum_; }
-
- private:
-  std::span<const double> bounds_;
-  std::vector<std::uint64_t> counts_;
-  double sum_ = 0;
-};
 
 // Writes the text format 0.0.4. Every series carries the labels given here, then its own.
 class PrometheusText {
@@ -44,6 +22,8 @@ class PrometheusText {
   // Opens a family; its series follow.
   void family(std::string_view name, std::string_view type, std::string_view help);
   void series(double value, std::string_view more_labels = {});
+  // One line of a histogram: `suffix` is _bucket, _sum or _count.
+  void line(std::string_view suffix, std::string_view more_labels, double value);
   void histogram(std::string_view name, std::string_view help, const Histogram& histogram);
   // One of several histograms of the family that was opened last.
   void histogram_series(const Histogram& histogram, const std::string& more_labels);
@@ -54,8 +34,6 @@ class PrometheusText {
   std::string take() { return std::move(text_); }
 
  private:
-  void line(std::string_view suffix, std::string_view more_labels, double value);
-
   const std::string labels_;
   std::string name_;
   std::string text_;

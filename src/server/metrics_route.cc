@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/counters.h"
+#include "dormouse/metrics.h"
 
 namespace dormouse::server {
 namespace {
@@ -74,9 +74,7 @@ void write_counters(const EngineCounters& counters, PrometheusText& out) {
         counters.prefix_cache_hits);
   count("vllm:num_preemptions_total", "Requests preempted.", counters.preemptions);
   count("dormouse:steps_total", "Model steps.", counters.steps);
-  out.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.",
-                Histogram(kStepTokenBounds, counters.steps_by_tokens,
-                          static_cast<double>(counters.step_tokens)));
+  out.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", counters.step_tokens);
   count("dormouse:kv_transferred_tokens_total", "Prompt tokens loaded through the KV connector.",
         counters.transferred_tokens);
   count("dormouse:kv_recomputed_tokens_total", "Prompt tokens computed because a load failed.",
@@ -100,28 +98,59 @@ void write_operations(const EngineCounters& counters, PrometheusText& out) {
   });
   out.family("vllm:rl_sleep_mode_duration_seconds", "histogram", "How long they took.");
   each([&](const std::string& operation, const OperationCounters& of) {
-    out.histogram_series(Histogram(kOperationSecondBounds, of.by_seconds, of.seconds), operation);
+    out.histogram_series(of.seconds, operation);
   });
+}
+
+constexpr std::string_view kBucket = "_bucket{";
+
+struct Series {
+  std::string_view family;
+  std::string_view suffix;  // of a histogram's line
+  std::string_view labels;
+};
+
+Series series_of(std::string_view name) {
+  if (const auto bucket = name.find(kBucket); bucket != name.npos)
+    return {name.substr(0, bucket), "_bucket",
+            name.substr(bucket + kBucket.size(), name.size() - bucket - kBucket.size() - 1)};
+  for (const std::string_view suffix : {"_sum", "_count"})
+    if (name.ends_with(suffix))
+      return {name.substr(0, name.size() - suffix.size()), suffix, {}};
+  return {name, {}, {}};
+}
+
+// The stats of one family lie together.
+void write_family(std::span<const KvConnectorStats::value_type> stats, const std::string& name,
+                  std::string_view help, PrometheusText& out) {
+  const std::string_view first = stats.front().first;
+  const bool histogram = !series_of(first).suffix.empty();
+  out.family(name, histogram ? "histogram" : first.ends_with("_total") ? "counter" : "gauge", help);
+  for (const auto& [each, value] : stats) {
+    const Series series = series_of(each);
+    out.line(series.suffix, series.labels, value);
+  }
 }
 
 // What the connector counts, and the part of it that vLLM counts for its own under other names.
 void write_connector(const KvConnectorStats& stats, PrometheusText& out) {
-  constexpr std::pair<std::string_view, std::string_view> kVllmNames[] = {
+  constexpr std::pair<std::string_view, const char*> kVllmNames[] = {
       {"kv_failed_transfers_total", "vllm:nixl_num_failed_transfers_total"},
       {"kv_expired_leases_total", "vllm:nixl_num_kv_expired_reqs_total"},
       {"kv_failed_notifications_total", "vllm:nixl_num_failed_notifications_total"},
-      {"kv_transferred_bytes_total", "vllm:nixl_bytes_transferred_total"},
-      {"kv_transferred_blocks_total", "vllm:nixl_num_descriptors_total"},
-      {"kv_transfer_seconds_total", "vllm:nixl_xfer_time_seconds_total"}};
-  for (const auto& [name, value] : stats) {
-    if (!name.ends_with("_total")) {
-      out.gauge("dormouse:" + name, "Of the KV connector.", value);
-      continue;
-    }
-    out.counter("dormouse:" + name, "Of the KV connector.", value);
+      {"kv_transfer_bytes", "vllm:nixl_bytes_transferred"},
+      {"kv_transfer_descriptors", "vllm:nixl_num_descriptors"},
+      {"kv_transfer_seconds", "vllm:nixl_xfer_time_seconds"},
+      {"kv_transfer_post_seconds", "vllm:nixl_post_time_seconds"}};
+  for (std::size_t from = 0, to = 0; from < stats.size(); from = to) {
+    const std::string_view family = series_of(stats[from].first).family;
+    while (to < stats.size() && series_of(stats[to].first).family == family)
+      ++to;
+    const auto part = std::span(stats).subspan(from, to - from);
+    write_family(part, fmt::format("dormouse:{}", family), "Of the KV connector.", out);
     for (const auto& [ours, theirs] : kVllmNames)
-      if (name == ours)
-        out.counter(theirs, "The same under vLLM's name.", value);
+      if (family == ours)
+        write_family(part, theirs, "The same under vLLM's name.", out);
   }
 }
 

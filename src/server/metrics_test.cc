@@ -35,6 +35,27 @@ TEST_F(MetricsTest, CountWhatWasServed) {
     EXPECT_THAT(response.body, HasSubstr(std::string(line) + "\n"));
 }
 
+TEST_F(MetricsTest, TheConnectorsHistogramsCarryVllmsNamesToo) {
+  EngineCounters counters;
+  counters.connector = {{"kv_generation", 3},
+                        {R"(kv_transfer_seconds_bucket{le="0.5"})", 2},
+                        {R"(kv_transfer_seconds_bucket{le="+Inf"})", 4},
+                        {"kv_transfer_seconds_sum", 2.5},
+                        {"kv_transfer_seconds_count", 4},
+                        {"kv_failed_transfers_total", 4}};
+  engine_.set_counters(counters);
+  const std::string body = get("/metrics").body;
+  for (const std::string name : {"dormouse:kv_transfer_seconds", "vllm:nixl_xfer_time_seconds"}) {
+    const std::string labels = R"({model_name="tiny",engine="0")";
+    EXPECT_THAT(body,
+                HasSubstr("# TYPE " + name + " histogram\n" + name + "_bucket" + labels +
+                          ",le=\"0.5\"} 2\n" + name + "_bucket" + labels + ",le=\"+Inf\"} 4\n" +
+                          name + "_sum" + labels + "} 2.5\n" + name + "_count" + labels + "} 4\n"));
+  }
+  EXPECT_THAT(body, HasSubstr("# TYPE dormouse:kv_generation gauge\n"));
+  EXPECT_THAT(body, HasSubstr("# TYPE vllm:nixl_num_failed_transfers_total counter\n"));
+}
+
 TEST_F(MetricsTest, TheSleepStateIsAwakeOnlyWithAllOfTheMemory) {
   const auto state = [this] {
     const std::string body = get("/metrics").body;

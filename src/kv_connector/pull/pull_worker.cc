@@ -164,15 +164,15 @@ KvConnectorStats PullWorker::get_kv_connector_stats() const {
       {"kv_generation", number(generation_)},
       {"kv_pulled_tokens_total", number(loads.tokens)},
       {"kv_transferred_blocks_total", number(loads.blocks)},
-      {"kv_transferred_bytes_total", number(loads.bytes)},
+      {"kv_transferred_bytes_total", loads.transfers.bytes()},
       {"kv_failed_transfers_total", number(loads.failed)},
       {"kv_failed_notifications_total", number(loads.unsent)},
-      {"kv_transfer_seconds_total", loads.seconds},
       {"kv_verify_mismatches_total", number(loads.mismatches)},
       {"kv_transfers_active", number(loads.under_way)},
       {"kv_handshakes_total", number(peers.handshakes)},
       {"kv_pins", number(peers.mappings)},
   };
+  loads.transfers.append_to(stats);
   if (endpoint_ == nullptr)
     return stats;
   const Endpoint::Counters owner = endpoint_->counters();

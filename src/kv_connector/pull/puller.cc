@@ -152,7 +152,6 @@ Puller::Outcome Puller::outcome_of(const Job& job, const Status& loaded) {
   if (loaded) {
     counters_.tokens += job.order.num_tokens;
     counters_.blocks += job.order.local_blocks.size();
-    counters_.seconds += std::chrono::duration<double>(Clock::now() - job.began).count();
     return {job.order.request, {}, ""};
   }
   if (job.cancelled)
@@ -214,6 +213,7 @@ Puller::Attempt Puller::pull_rank(Job& job, Peer& peer, const RankMetadata& owne
   const auto failed = [](const Error& error) {
     return Attempt{tl::unexpected(error), error.code == ErrorCode::kUnavailable};
   };
+  const Time began = Clock::now();
   const Connection::Wait wait{job.deadline, &job.cancelled};
   const auto connection = peer.connection(owner.rank, job.deadline);
   if (!connection)
@@ -230,10 +230,18 @@ Puller::Attempt Puller::pull_rank(Job& job, Peer& peer, const RankMetadata& owne
   if (const auto* refusal = std::get_if<Refused>(&answer->body))
     return refused(*refusal, peer, job.order.from);
   const Granted& granted = std::get<Granted>(answer->body);
-  if (Status copied = copy(job, *use, owner, granted); !copied)
+  const Time posted = Clock::now();
+  const auto spans =
+      plan_reads({options_.shape, options_.num_blocks}, cache_.data(),
+                 {owner.shape, owner.num_blocks}, job.order.local_blocks, job.order.from.blocks);
+  if (!spans)
+    return {tl::unexpected(spans.error())};
+  if (Status copied = copy(job, *use, owner, *spans, granted); !copied)
     return {std::move(copied)};
   if (const Status confirmed = confirm(**connection, granted, wait); !confirmed)
     return failed(confirmed.error());
+  const std::lock_guard lock(mutex_);
+  counters_.transfers.note(posted - began, Clock::now() - posted, *spans);
   return {};
 }
 
@@ -271,10 +279,10 @@ Puller::Attempt Puller::refused(const Refused& refusal, const Peer& peer,
 }
 
 Status Puller::copy(Job& job, const Connection::Use& use, const RankMetadata& owner,
-                    const Granted& granted) {
+                    std::span<const ReadSpan> spans, const Granted& granted) {
   if (!begin_reading(job))
     return fail(ErrorCode::kCancelled, "the load was cancelled");
-  const Status copied = read(job, use, owner, granted);
+  const Status copied = read(job, use, owner, spans, granted);
   const std::lock_guard lock(mutex_);
   --reading_;
   changed_.notify_all();
@@ -290,16 +298,10 @@ bool Puller::begin_reading(const Job& job) {
 }
 
 Status Puller::read(Job& job, const Connection::Use& use, const RankMetadata& owner,
-                    const Granted& granted) {
-  DM_TRY_ASSIGN(const auto spans, plan_reads({options_.shape, options_.num_blocks}, cache_.data(),
-                                             {owner.shape, owner.num_blocks},
-                                             job.order.local_blocks, job.order.from.blocks));
+                    std::span<const ReadSpan> spans, const Granted& granted) {
   DM_TRY(agent_.read(use.memory(), spans, {.deadline = job.deadline, .cancelled = &job.cancelled}));
   if (options_.verify)
     DM_TRY(compare(job, owner, granted));
-  const std::lock_guard lock(mutex_);
-  for (const ReadSpan& span : spans)
-    counters_.bytes += span.bytes;
   return {};
 }
 

@@ -21,6 +21,7 @@
 #include "kv_connector/pull/messages.h"
 #include "kv_connector/pull/peer.h"
 #include "kv_connector/pull/read_plan.h"
+#include "kv_connector/pull/transfer_stats.h"
 
 namespace dormouse::pull {
 
@@ -62,12 +63,11 @@ class Puller {
   struct Counters {
     std::uint64_t tokens = 0;
     std::uint64_t blocks = 0;
-    std::uint64_t bytes = 0;
     std::uint64_t failed = 0;
     std::uint64_t mismatches = 0;  // of a checksum
     std::uint64_t under_way = 0;
     std::uint64_t unsent = 0;  // notices to owners that could not be sent
-    double seconds = 0;        // that loads took which ended well
+    TransferStats transfers = {};
   };
   Counters counters() const;
 
@@ -102,10 +102,10 @@ class Puller {
   Result<Grant> ask_grant(const Job& job, const RankMetadata& owner, Connection& connection) const;
   static Attempt refused(const Refused& refusal, const Peer& peer, const RemoteReference& from);
   Status copy(Job& job, const Connection::Use& use, const RankMetadata& owner,
-              const Granted& granted);
+              std::span<const ReadSpan> spans, const Granted& granted);
   bool begin_reading(const Job& job);
   Status read(Job& job, const Connection::Use& use, const RankMetadata& owner,
-              const Granted& granted);
+              std::span<const ReadSpan> spans, const Granted& granted);
   Status compare(const Job& job, const RankMetadata& owner, const Granted& granted);
   static Status confirm(Connection& connection, const Granted& granted, Connection::Wait wait);
   Consumer consumer_of(const RankMetadata& owner) const;

@@ -1,14 +1,38 @@
-// What the engine counts, since it started. Plain values for metrics.
+// What an engine counts, since it started. Plain values for metrics.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "dormouse/kv_connector.h"
 
 namespace dormouse {
 
-// Up to how many tokens a step has to count in a bucket.
+// Counts values by size. `bounds` ascend and outlive the histogram.
+class Histogram {
+ public:
+  explicit Histogram(std::span<const double> bounds)
+      : bounds_(bounds), counts_(bounds.size() + 1) {}
+  void observe(double value) {
+    const auto bucket = std::ranges::lower_bound(bounds_, value) - bounds_.begin();
+    ++counts_[static_cast<std::size_t>(bucket)];
+    sum_ += value;
+  }
+
+  std::span<const double> bounds() const { return bounds_; }
+  // Values up to each bound and above the one before; the last: above every bound.
+  const std::vector<std::uint64_t>& counts() const { return counts_; }
+  double sum() const { return sum_; }
+
+ private:
+  std::span<const double> bounds_;
+  std::vector<std::uint64_t> counts_;
+  double sum_ = 0;
+};
+
 inline constexpr std::array<double, 13> kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
                                                             512, 1024, 2048, 4096, 8192, 16384};
 
@@ -22,8 +46,7 @@ struct OperationCounters {
   std::uint64_t succeeded = 0;
   std::uint64_t failed = 0;
   bool in_flight = false;
-  double seconds = 0;  // of all that ended
-  std::array<std::uint64_t, kOperationSecondBounds.size() + 1> by_seconds = {};
+  Histogram seconds{kOperationSecondBounds};  // that each of both took
 };
 
 struct EngineCounters {
@@ -36,9 +59,7 @@ struct EngineCounters {
   std::uint64_t requests_accepted = 0;
   std::uint64_t requests_refused = 0;
   std::uint64_t steps = 0;
-  std::uint64_t step_tokens = 0;  // computed in them: of prompts and of answers
-  // Steps by their tokens; the last counts those above every bound.
-  std::array<std::uint64_t, kStepTokenBounds.size() + 1> steps_by_tokens = {};
+  Histogram step_tokens{kStepTokenBounds};           // computed in each: of prompts and of answers
   std::array<OperationCounters, 3> operations = {};  // by MemoryOperation
   std::uint64_t transferred_tokens = 0;              // of prompts, loaded through the KV connector
   std::uint64_t recomputed_tokens = 0;               // of prompts, computed because a load failed
