@@ -13,7 +13,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dormouse/config.h"
@@ -53,7 +55,9 @@ Result<PauseMode> parse_pause_mode(std::string_view name);
 struct SleepOptions {
   int level = 1;  // 0: pause only; 1: weights to host memory, KV cache dropped; 2: both dropped
   PauseMode mode = PauseMode::kAbort;
-  std::optional<std::chrono::milliseconds> deadline = std::nullopt;  // for `wait`; none: no limit
+  // How long mode `wait` waits for requests (none: 300 s) and for peers that are to read their
+  // blocks (none: 30 s), and peers that map our memory may take to let go (5 s at most).
+  std::optional<std::chrono::milliseconds> deadline = std::nullopt;
   bool force = false;  // go on without peers that do not let go; what they pin is in the report
 };
 
@@ -98,7 +102,12 @@ struct EngineStatus {
   std::uint32_t kv_sends = 0;  // requests that ended and whose blocks wait for a peer
 };
 
-struct EngineCounters;  // monotonic counters and histograms for /metrics: engine/counters.h
+struct EngineCounters;  // dormouse/metrics.h
+
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
+};
 
 class Engine {
  public:
@@ -139,7 +148,14 @@ class Engine {
   virtual EngineStatus status() const = 0;
   virtual EngineCounters counters() const = 0;
 
-  // Null until the engine is loaded.
+  // A prompt's tokens, with the BOS and EOS that the model asks for, and the text of tokens: valid
+  // UTF-8, without control tokens. kUnavailable until the engine is loaded; kUnsupported for chat
+  // if the model has no chat template, which `encode_chat` applies up to the assistant's turn.
+  Result<std::vector<TokenId>> encode(std::string_view prompt) const;
+  Result<std::vector<TokenId>> encode_chat(std::span<const ChatMessage> messages) const;
+  Result<std::string> decode(std::span<const TokenId> tokens) const;
+
+  // What these are made of; null until the engine is loaded.
   virtual std::shared_ptr<const text::Tokenizer> tokenizer() const = 0;
   virtual std::shared_ptr<const text::ChatTemplate> chat_template() const = 0;
 };

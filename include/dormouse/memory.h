@@ -32,16 +32,29 @@ class MemoryTag {
 inline const MemoryTag kWeightsTag{"weights"};
 inline const MemoryTag kKvCacheTag{"kv_cache"};
 
+// Memory that stays although a mapping goes.
+struct KeptMemory {
+  std::string what;
+  std::uint64_t bytes = 0;
+  std::string why;
+};
+
 // One unmapping under way, as listeners see it.
 struct Unmapping {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
-  bool force = false;  // go on without whoever does not let go, and say so in `pinned`
+  bool force = false;  // go on without whoever does not let go, and say so in `kept`
   const std::atomic<bool>* cancelled = nullptr;  // set: stop waiting and fail with kCancelled
-  struct Pinned {
-    std::string by;
-    std::uint64_t bytes = 0;
-  };
-  std::vector<Pinned> pinned = {};
+  std::vector<KeptMemory> kept = {};             // for the receipt
+
+  // Whether to wait on for whoever has not let go: kCancelled once a wake-up has overtaken the
+  // sleep, kDeadlineExceeded after the deadline.
+  Status may_wait() const {
+    if (cancelled != nullptr && cancelled->load())
+      return fail(ErrorCode::kCancelled, "cancelled before anything was unmapped");
+    if (std::chrono::steady_clock::now() >= deadline)
+      return fail(ErrorCode::kDeadlineExceeded, "the deadline has passed");
+    return {};
+  }
 };
 
 // Follows the mapping of one tag.
@@ -82,17 +95,12 @@ struct MemoryReceipt {
     std::uint64_t copied_in = 0;
     std::uint64_t backup_kept = 0;
   };
-  struct Kept {
-    std::string what;
-    std::uint64_t bytes = 0;
-    std::string why;
-  };
   std::map<std::string, Tag> tags;
   std::uint64_t expected_freed = 0;  // device bytes that should have come back
   std::int64_t measured_freed = 0;   // device bytes that did, as the driver's device reports
   // In order: preflight, backup, hooks, unmap ...
   std::vector<std::pair<std::string, double>> phases_ms;
-  std::vector<Kept> kept;  // what stays, and why
+  std::vector<KeptMemory> kept;  // what stays, and why
 };
 
 // How a caller follows and cuts short a transition.

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::string_view kScheduling = "scheduling";
 constexpr std::chrono::milliseconds kLeaseDrain{30'000};
+constexpr std::chrono::milliseconds kRequestDrain{300'000};
 constexpr std::chrono::milliseconds kReleaseTimeout{5'000};
 constexpr std::chrono::milliseconds kLeastReleaseTimeout{500};  // also after a drain to the end
 
@@ -141,9 +142,8 @@ void EngineCore::start_draining(PauseMode mode, bool closes_gate) {
 std::optional<EngineCore::Clock::time_point> EngineCore::drain_deadline() const {
   std::optional<Clock::time_point> deadline;
   if (active_)
-    if (const auto* sleep = std::get_if<SleepAction>(&active_->action);
-        sleep && sleep->options.deadline)
-      deadline = active_->started + *sleep->options.deadline;
+    if (const auto* sleep = std::get_if<SleepAction>(&active_->action))
+      deadline = active_->started + sleep->options.deadline.value_or(kRequestDrain);
   if (shutdown_deadline_ && Clock::now() < *shutdown_deadline_)
     deadline = std::min(deadline.value_or(*shutdown_deadline_), *shutdown_deadline_);
   return deadline;

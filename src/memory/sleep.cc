@@ -162,9 +162,7 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
     receipt.tags[allocation->tag.name()].copied_out += allocation->size;
   const auto before = driver.device_bytes_in_use();
   unmap_all(chosen, offload, receipt);
-  for (const Unmapping::Pinned& pinned : unmapping.pinned)
-    receipt.kept.push_back(
-        {pinned.by, pinned.bytes, "it did not let go, and the sleep was forced"});
+  receipt.kept = std::move(unmapping.kept);
   clock.done("unmap");
   if (const auto after = driver.device_bytes_in_use(); before && after)
     receipt.measured_freed = static_cast<std::int64_t>(*before - *after);

@@ -126,7 +126,7 @@ TEST(OffloadSleep, AReleaseThatTakesTooLongFailsByNameAndLosesNothing) {
     ASSERT_FALSE(released);
     EXPECT_EQ(released.error().code, ErrorCode::kDeadlineExceeded);
     EXPECT_THAT(released.error().message, HasSubstr("OffloadingConnector: 1 copies"));
-    EXPECT_THAT(unmapping.pinned, IsEmpty());
+    EXPECT_THAT(unmapping.kept, IsEmpty());
     EXPECT_TRUE(engine.follower().restore_kv_caches(engine.caches()));
   }
   engine.open();

@@ -254,7 +254,8 @@ void Endpoint::go_on_without(Lock& lock, const Importers& silent, Unmapping& unm
   for (const auto& [connection, importer] : silent) {
     const auto held = agent_.bytes_held_by(caches_, importer.pid);
     const std::uint64_t bytes = held ? *held : caches_.bytes.size();
-    unmapping.pinned.push_back({describe(importer), bytes});
+    unmapping.kept.push_back(
+        {describe(importer), bytes, "it did not let go, and the sleep was forced"});
     log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}", describe(importer),
         bytes);
     importer_gone(connection);

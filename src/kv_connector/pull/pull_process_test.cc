@@ -173,9 +173,9 @@ TEST_F(PullProcessTest, ForcedSleepGoesOnWithoutAStoppedImporter) {
   child.stop();
   Unmapping unmapping{.deadline = Clock::now() + milliseconds(50), .force = true};
   ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
-  ASSERT_EQ(unmapping.pinned.size(), 1U);
-  EXPECT_EQ(unmapping.pinned[0].by, fmt::format("importer consumer (pid {})", child.pid()));
-  EXPECT_GT(unmapping.pinned[0].bytes, 0U);
+  ASSERT_EQ(unmapping.kept.size(), 1U);
+  EXPECT_EQ(unmapping.kept[0].what, fmt::format("importer consumer (pid {})", child.pid()));
+  EXPECT_GT(unmapping.kept[0].bytes, 0U);
   child.go_on();
   EXPECT_TRUE(eventually([&] {
     return *make_ipc_agent(producer.driver, 1)->bytes_held_by(caches, child.pid()) == 0;

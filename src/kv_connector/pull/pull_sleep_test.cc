@@ -169,8 +169,8 @@ TEST_F(PullSleepTest, ImporterIsAwaitedAlsoWhereTheSystemCannotTellWhoHoldsWhat)
   EXPECT_FALSE(producer.sleep(milliseconds(50)));
   Unmapping unmapping{.deadline = Clock::now() + milliseconds(50), .force = true};
   ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
-  ASSERT_EQ(unmapping.pinned.size(), 1U);
-  EXPECT_EQ(unmapping.pinned[0].bytes, producer.cache.size()) << "at the worst";
+  ASSERT_EQ(unmapping.kept.size(), 1U);
+  EXPECT_EQ(unmapping.kept[0].bytes, producer.cache.size()) << "at the worst";
 }
 
 TEST_F(PullSleepTest, WordOfAnImporterIsNotEnough) {
@@ -189,10 +189,10 @@ TEST_F(PullSleepTest, ForcedSleepReportsWhatIsPinned) {
   const KvCaches caches = producer.caches();
   Unmapping unmapping{.deadline = Clock::now() + milliseconds(50), .force = true};
   ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
-  ASSERT_EQ(unmapping.pinned.size(), 1U);
-  EXPECT_EQ(unmapping.pinned[0].by, fmt::format("importer mute (pid {})", ::getpid()));
-  EXPECT_EQ(unmapping.pinned[0].bytes, held_here(producer, caches));
-  EXPECT_GT(unmapping.pinned[0].bytes, 0U);
+  ASSERT_EQ(unmapping.kept.size(), 1U);
+  EXPECT_EQ(unmapping.kept[0].what, fmt::format("importer mute (pid {})", ::getpid()));
+  EXPECT_EQ(unmapping.kept[0].bytes, held_here(producer, caches));
+  EXPECT_GT(unmapping.kept[0].bytes, 0U);
   EXPECT_EQ(producer.stat("kv_registrations"), 0);
   EXPECT_EQ(producer.stat("kv_importers"), 0);
 }

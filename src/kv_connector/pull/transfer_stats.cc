@@ -2,7 +2,8 @@
 
 namespace dormouse::pull {
 
-void TransferStats::note(std::chrono::steady_clock::duration post, std::chrono::steady_clock::duration transfer,
+void TransferStats::note(std::chrono::steady_clock::duration post,
+                         std::chrono::steady_clock::duration transfer,
                          std::span<const ReadSpan> spans) {
   using Seconds = std::chrono::duration<double>;
   std::uint64_t bytes = 0;

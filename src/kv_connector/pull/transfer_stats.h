@@ -15,7 +15,8 @@ namespace dormouse::pull {
 class TransferStats {
  public:
   // `post`: until the peer granted it; `transfer`: from there to its confirmation.
-  void note(std::chrono::steady_clock::duration post, std::chrono::steady_clock::duration transfer, std::span<const ReadSpan> spans);
+  void note(std::chrono::steady_clock::duration post, std::chrono::steady_clock::duration transfer,
+            std::span<const ReadSpan> spans);
   void append_to(KvConnectorStats& stats) const;
   double bytes() const { return bytes_.sum(); }
 
@@ -26,8 +27,9 @@ class TransferStats {
                                           0.2,   0.3,  0.5,   0.75, 1.0,   5.0};
   static constexpr std::array kBytes = {0x1p11, 0x1p13, 0x1p15, 0x1p17, 0x1p19, 0x1p21,
                                         0x1p23, 0x1p25, 0x1p27, 0x1p29, 0x1p31, 0x1p33};
-  static constexpr std::array kDescriptors = {10.0,  20.0,   30.0,   50.0,   75.0,    100.0,   200.0,
-                                              400.0, 1000.0, 2000.0, 4000.0, 10000.0, 20000.0, 50000.0};
+  static constexpr std::array kDescriptors = {10.0,   20.0,    30.0,    50.0,   75.0,
+                                              100.0,  200.0,   400.0,   1000.0, 2000.0,
+                                              4000.0, 10000.0, 20000.0, 50000.0};
 
   Histogram post_seconds_{kPostSeconds};
   Histogram seconds_{kSeconds};
