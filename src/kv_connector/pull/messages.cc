@@ -25,18 +25,13 @@ bool Orders::empty() const {
 }
 
 std::string encode_orders(const Orders& orders) {
-  if (orders.empty())
-    return {};
-  FieldWriter writer;
-  Orders::fields(writer, orders);
-  return to_msgpack(writer.take());
+  return orders.empty() ? std::string() : encode_fields(orders);
 }
 
 Result<Orders> decode_orders(std::string_view bytes) {
   if (bytes.empty())
     return Orders{};
-  DM_TRY_ASSIGN(const Json json, parse_msgpack(bytes));
-  return read_fields<Orders>(json, "orders");
+  return decode_fields<Orders>(bytes, "orders");
 }
 
 }  // namespace dormouse::pull

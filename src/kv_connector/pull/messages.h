@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dormouse/kv_connector.h"
-#include "kv_connector/pull/wire.h"
+#include "kv_connector/wire.h"
 
 namespace dormouse::pull {
 

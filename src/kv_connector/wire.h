@@ -7,7 +7,10 @@
 //     static void fields(Io& io, Self& self) { io("grant", self.grant); }
 //   };
 //
-// Every field must be there, of exactly its type and within its bounds; others are ignored.
+// Every field must be there, of exactly its type and within its bounds; others are ignored. Fields
+// are numbers without sign, booleans, strings of any bytes, objects that list their fields, and
+// lists of these; one in a std::optional may be absent. What is no message between processes goes
+// without a head: encode_fields, decode_fields.
 #pragma once
 
 #include <fmt/core.h>
@@ -15,6 +18,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -26,19 +30,24 @@
 #include "base/json.h"
 #include "dormouse/result.h"
 
-namespace dormouse::pull {
+namespace dormouse {
 
 inline constexpr std::size_t kMaxTextBytes = 1 << 20;
 inline constexpr std::size_t kMaxListItems = 1 << 20;
 
 template <class T>
-concept Number = std::unsigned_integral<T> && !std::same_as<T, bool>;
+concept WireNumber = std::unsigned_integral<T> && !std::same_as<T, bool>;
 
 class FieldWriter {
  public:
   template <class T>
   void operator()(const char* name, const T& value) {
     object_.emplace_back(name, encode(value));
+  }
+  template <class T>
+  void operator()(const char* name, const std::optional<T>& value) {
+    if (value)
+      (*this)(name, *value);
   }
   Json take() { return Json(std::move(object_)); }
 
@@ -77,6 +86,12 @@ class FieldsOf {
     if (wrong_.empty() && (json == nullptr || !decode(*json, value)))
       wrong_ = name;
   }
+  template <class T>
+  void operator()(const char* name, std::optional<T>& value) {
+    value.reset();
+    if (object_.find(name) != nullptr)
+      (*this)(name, value.emplace());
+  }
   // The first field that is missing or wrong; empty: none.
   const std::string& wrong() const { return wrong_; }
 
@@ -86,7 +101,7 @@ class FieldsOf {
     value = flag != nullptr && *flag;
     return flag != nullptr;
   }
-  template <Number T>
+  template <WireNumber T>
   static bool decode(const Json& json, T& value) {
     value = static_cast<T>(json.as_unsigned());
     const bool negative = json.is_integer() && json.as_integer() < 0;
@@ -160,6 +175,19 @@ Result<T> read_fields(const Json& json, std::string_view what) {
   return value;
 }
 
+template <class T>
+std::string encode_fields(const T& value) {
+  FieldWriter writer;
+  T::fields(writer, value);
+  return to_msgpack(writer.take());
+}
+
+template <class T>
+Result<T> decode_fields(std::string_view bytes, std::string_view what, JsonLimits limits = {}) {
+  DM_TRY_ASSIGN(const Json json, parse_msgpack(bytes, limits));
+  return read_fields<T>(json, what);
+}
+
 inline Result<MessageHead> read_head(std::string_view bytes) {
   DM_TRY_ASSIGN(const Json json, parse_msgpack(bytes));
   return read_fields<MessageHead>(json, "message");
@@ -189,4 +217,4 @@ struct AnyMessage {
   }
 };
 
-}  // namespace dormouse::pull
+}  // namespace dormouse
