@@ -196,7 +196,7 @@ Status GgufParser::read_type(TensorInfo& info) {
     return fail(
         ErrorCode::kUnsupported,
         fmt::format("{}: byte {}: tensor {}: tensor type {} is not supported. Use a model in F32, "
-                    "F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K.",
+                    "F16, BF16, Q4_0, Q4_1, Q5_0 or Q8_0.",
                     file_.path(), cursor_.position() - 4, quoted(info.name), id));
   info.type = *type;
   const BlockShape block = block_shape(info.type);
