@@ -98,7 +98,7 @@ struct MemoryReceipt {
   std::map<std::string, Tag> tags;
   std::uint64_t expected_freed = 0;  // device bytes that should have come back
   std::int64_t measured_freed = 0;   // device bytes that did, as the driver's device reports
-  // In order: preflight, backup, hooks, unmap ...
+  // In order: drain, preflight, backup, hooks, unmap ...
   std::vector<std::pair<std::string, double>> phases_ms;
   std::vector<KeptMemory> kept;  // what stays, and why
 };

@@ -61,6 +61,8 @@ struct EngineCounters {
   std::uint64_t steps = 0;
   Histogram step_tokens{kStepTokenBounds};           // computed in each: of prompts and of answers
   std::array<OperationCounters, 3> operations = {};  // by MemoryOperation
+  std::uint64_t external_cache_queries = 0;          // prompt tokens looked up in the KV connector
+  std::uint64_t external_cache_hits = 0;             // of those, found
   std::uint64_t transferred_tokens = 0;              // of prompts, loaded through the KV connector
   std::uint64_t recomputed_tokens = 0;               // of prompts, computed because a load failed
   KvConnectorStats connector;                        // the connector's own

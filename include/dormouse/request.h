@@ -79,7 +79,7 @@ struct RequestOutput {
   std::optional<TokenId> stop_token;  // the token that ended it, if one did
   Error error = {};                   // set with FinishReason::kError
   std::uint32_t prompt_tokens = 0;    // with `finished`
-  std::uint32_t cached_tokens = 0;    // prompt tokens found in the prefix cache
+  std::uint32_t cached_tokens = 0;    // prompt tokens found in the prefix cache, or loaded
   std::uint32_t preemptions = 0;
   RequestTimes times = {};         // with `finished`
   std::string kv_transfer_params;  // with `finished`: JSON object for the next engine; empty: none

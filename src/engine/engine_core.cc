@@ -307,6 +307,8 @@ void EngineCore::publish() {
   counters_.prefix_cache_hits = from.prefix_cache_hits;
   counters_.preemptions = from.preemptions;
   counters_.finished = from.finished;
+  counters_.external_cache_queries = from.external_queries;
+  counters_.external_cache_hits = from.external_hits;
   counters_.transferred_tokens = from.transferred_tokens;
   counters_.recomputed_tokens = from.recomputed_tokens;
   if (!connector_)

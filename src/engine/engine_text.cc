@@ -36,7 +36,8 @@ Result<std::string> Engine::decode(std::span<const TokenId> tokens) const {
   DM_TRY_ASSIGN(const auto tokenizer, loaded_tokenizer(*this));
   for (const TokenId token : tokens)
     if (!tokenizer->contains(token))
-      return fail(ErrorCode::kInvalidArgument, "a token that the vocabulary does not have", "tokens");
+      return fail(ErrorCode::kInvalidArgument, "a token that the vocabulary does not have",
+                  "tokens");
   return tokenizer->decode(tokens, true);
 }
 

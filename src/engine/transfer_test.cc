@@ -176,16 +176,20 @@ TEST_F(TransferTest, WhatCannotBePulledIsComputed) {
   EXPECT_EQ(consumer.counters().recomputed_tokens, 40U);
 }
 
-TEST_F(TransferTest, KvOfOtherWeightsIsOfNoUse) {
+TEST_F(TransferTest, KvOfOtherWeightsOrOtherPositionsIsOfNoUse) {
   Engine& producer = start_producer();
-  const std::string other = ::testing::TempDir() + "transfer_test_other.gguf";
-  ASSERT_TRUE(testing::write_tiny_model(other, {.context = 512, .seed = 77}));
-  EngineConfig wanted = ipc("consumer", 2, 1);
-  wanted.model = other;
-  Engine& consumer = start(wanted);
-  const Answer got = ask(consumer, request_for(40, 8, leg(producer))).answer;
-  EXPECT_EQ(got.error.code, ErrorCode::kTransferFailed);
-  EXPECT_EQ(consumer.counters().transferred_tokens, 0U);
+  const testing::TinyModelOptions others[] = {{.context = 512, .seed = 77},
+                                              {.context = 512, .rope_base = 50000}};
+  std::uint16_t number = 2;
+  for (const testing::TinyModelOptions& other : others) {
+    EngineConfig wanted = ipc("consumer" + std::to_string(number), number, 1);
+    wanted.model = ::testing::TempDir() + "other" + std::to_string(number++) + ".gguf";
+    ASSERT_TRUE(testing::write_tiny_model(wanted.model, other));
+    Engine& consumer = start(wanted);
+    const Answer got = ask(consumer, request_for(40, 8, leg(producer))).answer;
+    EXPECT_EQ(got.error.code, ErrorCode::kTransferFailed);
+    EXPECT_EQ(consumer.counters().transferred_tokens, 0U);
+  }
 }
 
 TEST_F(TransferTest, KvOfAnotherPromptOrOfMoreTokensIsRefused) {

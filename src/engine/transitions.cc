@@ -212,6 +212,7 @@ Result<TransitionReport> EngineCore::after_drain() {
 // --- memory ---
 
 Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) {
+  const std::chrono::duration<double, std::milli> drained = Clock::now() - active_->started;
   change_state([](Lifecycle& lifecycle) { lifecycle.begin(EngineState::kSleeping, true); });
   scheduler_->preempt_all();
   withdraw_handshake();
@@ -229,8 +230,10 @@ Result<TransitionReport> EngineCore::give_back(const RankCall& call, int level) 
   }
   settle(ranks);
   publish_handshake(ranks);
-  if (receipt)
+  if (receipt) {
+    receipt->phases_ms.emplace(receipt->phases_ms.begin(), "drain", drained.count());
     return report(true, std::move(*receipt));
+  }
   if (ranks.tags_asleep.empty() && ranks.restored)
     return undo_drain(receipt.error());
   return tl::unexpected(receipt.error());

@@ -137,4 +137,11 @@ Result<LlamaConfig> LlamaConfig::read(const format::GgufFile& file) {
   return config;
 }
 
+std::string LlamaConfig::text() const {
+  const auto& [layers, hidden, ffn, heads, kv_heads, head, vocab, context, epsilon, base, tied,
+               factors] = *this;
+  return fmt::format("{} {} {} {} {} {} {} {} {:a} {:a} {} {}", layers, hidden, ffn, heads,
+                     kv_heads, head, vocab, context, epsilon, base, tied, factors);
+}
+
 }  // namespace dormouse

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "dormouse/result.h"
 #include "format/gguf.h"
@@ -30,6 +31,9 @@ struct LlamaConfig {
   }
 
   bool operator==(const LlamaConfig&) const = default;
+
+  // Every member, with its exact value: what keys and values depend on beside the weights.
+  std::string text() const;
 
   // Reads and checks the metadata; the tensors themselves are checked by LlamaModel::plan.
   // Errors: kUnsupported for another architecture or a feature we lack; kDataLoss for missing or

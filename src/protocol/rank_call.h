@@ -38,7 +38,7 @@ struct RankState {
   bool restored = true;        // no registration waits to be restored
   bool weights_valid = false;  // resident or not, a wake-up alone brings them back
   std::string handshake;       // of the KV connector; empty: none, or its memory is asleep
-  std::string model_hash;      // of the weights' content; empty without a connector
+  std::string model_hash;      // of the weights and the configuration; empty without a connector
 };
 
 struct RankReply {

@@ -97,10 +97,7 @@ std::vector<RequestOutput> Scheduler::complete(const StepPlan& plan, const StepR
     sequence->unconfirmed = false;
     const std::uint32_t valid = valid_until(*sequence, scheduled.first_position);
     if (valid < scheduled.first_position) {  // computed from what a failed load left
-      counters_.transferred_tokens -= sequence->computed - valid;
-      counters_.recomputed_tokens += sequence->computed - valid;
-      sequence->computed = valid;
-      forget_invalid(*sequence);
+      take_back_load(*sequence, valid);
       continue;
     }
     sequence->computed += static_cast<std::uint32_t>(scheduled.tokens.size());

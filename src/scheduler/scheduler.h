@@ -66,6 +66,8 @@ struct SchedulerCounters {
   std::uint64_t prefix_cache_hits = 0;         // of those, found
   std::uint64_t preemptions = 0;               // sequences
   std::array<std::uint64_t, 4> finished = {};  // requests, by FinishReason
+  std::uint64_t external_queries = 0;          // looked up in the connector, beyond the cached
+  std::uint64_t external_hits = 0;             // of those, found
   std::uint64_t transferred_tokens = 0;        // of prompts, loaded through the connector
   std::uint64_t recomputed_tokens = 0;         // of prompts, computed because a load failed
 };
@@ -118,8 +120,9 @@ class Scheduler {
   TransfersUnderWay transfers() const;
   // The connector has something to tell the ranks.
   bool connector_waits() const { return connector_ != nullptr && connector_->has_pending_work(); }
-  // For memory that was unmapped: blocks that transfers held are given back, and requests that
-  // waited for a load are computed. What the ranks report of them later is ignored.
+  // For memory that was unmapped, after preempt_all: every block is given back, and requests that
+  // waited for a load, or had what it brought, are computed. What the ranks report of transfers
+  // later is ignored.
   void drop_transfers();
 
   // Work that the pause state lets run: all, what has started, or nothing. A step in flight counts.
@@ -164,6 +167,8 @@ class Scheduler {
   std::vector<RequestOutput> end_transfers();
   std::vector<RequestOutput> fail_invalid_steps(const StepPlan& plan);
   void end_load(Sequence& sequence, std::vector<RequestOutput>& outputs);
+  void count_loaded(Sequence& sequence, std::uint32_t tokens);
+  void take_back_load(Sequence& sequence, std::uint32_t valid);
   std::uint32_t valid_until(const Sequence& sequence, std::uint32_t end) const;
   void forget_invalid(const Sequence& sequence);
   bool is_being_loaded(BlockId block) const;

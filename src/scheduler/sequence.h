@@ -30,9 +30,9 @@ struct Sequence {
   std::uint32_t published = 0;  // of `blocks`, from the first: those that the prefix cache has seen
   std::vector<BlockHash> hashes;  // hashes[0] is the root, hashes[i + 1] names full block i
 
-  bool started = false;    // was admitted at least once
-  bool in_flight = false;  // a submitted step refers to its blocks
-  std::uint32_t cached_tokens = 0;
+  bool started = false;             // was admitted at least once
+  bool in_flight = false;           // a submitted step refers to its blocks
+  std::uint32_t cached_tokens = 0;  // of the prompt: found in the cache, or loaded
 
   std::string cache_salt;
   std::string kv_transfer_params;

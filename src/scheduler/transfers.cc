@@ -32,6 +32,8 @@ Scheduler::Admission Scheduler::start_load(Sequence& sequence, const KvMatch& ma
     return Admission::kReady;
   sequence.asked_connector = true;
   connector_->update_state_after_alloc(kv_request(sequence), sequence.blocks, match.tokens);
+  counters_.external_queries += sequence.length() - sequence.computed;
+  counters_.external_hits += match.tokens;
   if (match.tokens == 0)
     return Admission::kReady;
   DM_CHECK(sequence.computed + match.tokens <= sequence.length(),
@@ -43,9 +45,24 @@ Scheduler::Admission Scheduler::start_load(Sequence& sequence, const KvMatch& ma
   }
   sequence.unconfirmed = true;
   const std::uint32_t end = std::min(sequence.computed + match.tokens, sequence.length() - 1);
-  counters_.transferred_tokens += end - sequence.computed;
+  count_loaded(sequence, end - sequence.computed);
   sequence.computed = end;
   return Admission::kReady;
+}
+
+void Scheduler::count_loaded(Sequence& sequence, std::uint32_t tokens) {
+  counters_.transferred_tokens += tokens;
+  sequence.cached_tokens += tokens;
+}
+
+// What a synchronous load was to bring beyond `valid`, and a step has computed from.
+void Scheduler::take_back_load(Sequence& sequence, std::uint32_t valid) {
+  const std::uint32_t lost = sequence.computed - valid;
+  counters_.transferred_tokens -= lost;
+  counters_.recomputed_tokens += lost;
+  sequence.cached_tokens -= lost;
+  sequence.computed = valid;
+  forget_invalid(sequence);
 }
 
 // The beginning of the sequence, up to `end` tokens, that no failed load was to bring.
@@ -150,7 +167,7 @@ void Scheduler::end_load(Sequence& sequence, std::vector<RequestOutput>& outputs
   // The last token's logits exist only if that token is computed.
   const std::uint32_t until = std::min(std::max(valid, sequence.computed), sequence.length() - 1);
   counters_.recomputed_tokens += wanted - std::max(valid, sequence.computed);
-  counters_.transferred_tokens += until - std::min(until, sequence.computed);
+  count_loaded(sequence, until - std::min(until, sequence.computed));
   sequence.computed = until;
   sequence.external = 0;
   publish_computed(sequence);
@@ -166,6 +183,9 @@ TransfersUnderWay Scheduler::transfers() const {
 }
 
 void Scheduler::drop_transfers() {
+  DM_CHECK(running_.empty(), "who ran was preempted");
+  for (Sequence* sequence : waiting_)  // a load of theirs has just ended
+    release_blocks(*sequence);
   for (Sequence* sequence : Queue(std::exchange(loading_, {}))) {
     counters_.recomputed_tokens += sequence->external;
     sequence->receiving = false;

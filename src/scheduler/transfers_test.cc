@@ -81,6 +81,9 @@ TEST_F(TransfersTest, ARequestWaitsForItsBlocksAndComputesTheRest) {
   EXPECT_EQ(plan_.sequences[0].block_table, connector_.allocated[1]);
   EXPECT_EQ(scheduler_->counters().transferred_tokens, 8U);
   EXPECT_EQ(scheduler_->counters().recomputed_tokens, 0U);
+  EXPECT_EQ(scheduler_->counters().external_queries, 10U);
+  EXPECT_EQ(scheduler_->counters().external_hits, 8U);
+  EXPECT_EQ(step().at(0).cached_tokens, 8U);
 }
 
 TEST_F(TransfersTest, TheLastTokenIsComputedEvenIfAllWereLoaded) {
@@ -276,6 +279,18 @@ TEST_F(TransfersTest, AfterAnUnmapNothingIsHeldAndLoadsAreComputed) {
   ASSERT_THAT(plan_.sequences, SizeIs(1));
   EXPECT_EQ(plan_.sequences[0].first_position, 0U);
   EXPECT_EQ(scheduler_->counters().recomputed_tokens, 8U);
+}
+
+TEST_F(TransfersTest, AnUnmapTakesAlsoWhatALoadBroughtMeanwhile) {
+  start_load();
+  scheduler_->preempt_all();
+  poll({.finished_recving = {1}});
+  scheduler_->drop_transfers();
+  EXPECT_EQ(pool_->used(), 0U);
+  pool_->forget_all();
+  step();
+  ASSERT_THAT(plan_.sequences, SizeIs(1));
+  EXPECT_EQ(plan_.sequences[0].first_position, 0U);
 }
 
 TEST_F(TransfersTest, APreemptionGivesBackTheBlocksOfALoadThatHasEnded) {

@@ -108,7 +108,7 @@ class Builder {
     add_u32("llama.attention.head_count", options_.heads);
     add_u32("llama.attention.head_count_kv", options_.kv_heads);
     add("llama.attention.layer_norm_rms_epsilon", 1e-5F);
-    add("llama.rope.freq_base", 10000.0F);
+    add("llama.rope.freq_base", options_.rope_base);
     add_u32("llama.rope.dimension_count", options_.embd / options_.heads);
     add_u32("llama.vocab_size", static_cast<std::uint32_t>(tiny_vocabulary().size()));
   }

@@ -30,6 +30,7 @@ struct TinyModelOptions {
   std::uint32_t kv_heads = 1;
   std::uint32_t ffn = 128;
   std::uint32_t context = 512;
+  float rope_base = 10000;
   bool tied = false;  // the output matrix is the embedding
   std::uint64_t seed = 1;
   // Control tokens and unprintable bytes get small logits: greedy text is readable and runs on.

@@ -132,7 +132,7 @@ Result<ModelFacts> Worker::load(const LoadControl& control) {
 Status Worker::start_kv_transfer(const ModelFacts& facts) {
   if (config_.kv_transfer.kv_connector.empty())
     return {};
-  hash_weights();
+  hash_model();
   const KvConnectorContext context{.config = config_.kv_transfer,
                                    .incarnation = config_.incarnation,
                                    .model_hash = model_hash_,
@@ -143,7 +143,7 @@ Status Worker::start_kv_transfer(const ModelFacts& facts) {
   return {};
 }
 
-void Worker::hash_weights() {
+void Worker::hash_model() {
   constexpr std::size_t kStretch = std::size_t{1} << 20;
   const std::span<const std::byte> bytes = weights_.bytes();
   std::vector<Hash128> parts((bytes.size() + kStretch - 1) / kStretch);
@@ -151,6 +151,8 @@ void Worker::hash_weights() {
     parts[i] =
         hash128(bytes.subspan(i * kStretch, std::min(kStretch, bytes.size() - i * kStretch)));
   });
+  const std::string config = model_->config().text();
+  parts.push_back(hash128(std::as_bytes(std::span(config))));
   const Hash128 all = hash128(std::as_bytes(std::span(parts)));
   model_hash_ = fmt::format("{:016x}{:016x}", all.high, all.low);
 }
@@ -179,7 +181,7 @@ Status Worker::reload_weights() {
   DM_TRY(refill_weights(file));
   weights_valid_ = true;
   if (kv_transfer_)
-    hash_weights();
+    hash_model();
   return {};
 }
 

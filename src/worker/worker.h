@@ -71,7 +71,7 @@ class Worker {
   Status reload_weights();
   Status start_kv_transfer(const ModelFacts& facts);
   Status forward(const StepPlan& plan, StepResult& result, std::span<const TokenId> end_tokens);
-  void hash_weights();
+  void hash_model();
   Result<MemoryReceipt> transition(const RankCall& call, const TransitionControl& control);
   RankState state() const;
 
