@@ -6,7 +6,7 @@
 #include "router/routed_request.h"
 #include "router/router_report.h"
 #include "server/replies.h"
-#include "server/router.h"
+#include "server/routes.h"
 #include "server/worker_pool.h"
 
 namespace dormouse::router {

@@ -3,10 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "server/control_params.h"
 #include "server/control_routes.h"
-#include "server/engine_json.h"
-#include "server/replies.h"
 
 namespace dormouse::server {
 namespace {
@@ -18,8 +15,7 @@ bool has(const Tags& tags, const MemoryTag& tag) {
 }
 
 // The tags asked for that stand for memory here; none: all were meant.
-Result<std::optional<Tags>> asked_tags(const HttpRequest& request) {
-  DM_TRY_ASSIGN(const ControlParams params, ControlParams::from(request));
+Result<std::optional<Tags>> asked_tags(ControlParams& params) {
   std::optional<Tags> tags;
   DM_TRY_ASSIGN(tags, params.strings("tags"));
   if (tags && !tags->empty()) {
@@ -29,71 +25,72 @@ Result<std::optional<Tags>> asked_tags(const HttpRequest& request) {
   return std::optional<Tags>();
 }
 
-HttpRequest with_body(const Json& body) {
-  return {.method = "POST", .body = body.dump()};
+Json unchanged(const Engine& engine) {
+  return Json().add("state", to_string(engine.status().state)).add("changed", false);
 }
 
-HttpResponse unchanged(const Engine& engine) {
-  return json_response(to_json(engine.status()));
+Result<Json> call_with(ControlCall call, Engine& engine, Json options = {}) {
+  ControlParams params(std::move(options));
+  return call(engine, params);
 }
 
 }  // namespace
 
-HttpResponse release_memory_occupation(Engine& engine, const HttpRequest& request) {
-  const auto asked = asked_tags(request);
-  if (!asked)
-    return control_error(engine, asked.error());
-  const Tags tags = asked->value_or(Tags{kWeightsTag.name(), kKvCacheTag.name()});
+Result<Json> release_memory_occupation(Engine& engine, ControlParams& params) {
+  std::optional<Tags> asked;
+  DM_TRY_ASSIGN(asked, asked_tags(params));
+  const Tags tags = asked.value_or(Tags{kWeightsTag.name(), kKvCacheTag.name()});
   for (const std::string& tag : tags) {
     if (tag != kWeightsTag.name() && tag != kKvCacheTag.name())
-      return control_error(
-          engine,
-          {ErrorCode::kInvalidArgument,
-           "tags: \"" + tag.substr(0, 64) + "\" is unknown; there are weights, kv_cache", "tags"});
+      return fail(ErrorCode::kInvalidArgument,
+                  "tags: \"" + tag.substr(0, 64) + "\" is unknown; there are weights, kv_cache",
+                  "tags");
   }
   const Tags asleep = engine.status().tags_asleep;
   const auto is_done = [&](const std::string& tag) { return has(asleep, MemoryTag(tag)); };
   if (std::all_of(tags.begin(), tags.end(), is_done))
     return unchanged(engine);
   if (!has(tags, kWeightsTag))
-    return release_kv_cache_memory(engine, {});
+    return call_with(release_kv_cache_memory, engine);
   if (!has(tags, kKvCacheTag) && !has(asleep, kKvCacheTag))
-    return control_error(
-        engine, {ErrorCode::kFailedPrecondition,
-                 "weights do not sleep while the KV cache stays; release kv_cache too", "tags"});
-  return server::sleep(engine, {});
+    return fail(ErrorCode::kFailedPrecondition,
+                "weights do not sleep while the KV cache stays; release kv_cache too", "tags");
+  return call_with(server::sleep, engine);
 }
 
-HttpResponse resume_memory_occupation(Engine& engine, const HttpRequest& request) {
-  const auto tags = asked_tags(request);
+Result<Json> resume_memory_occupation(Engine& engine, ControlParams& params) {
+  std::optional<Tags> tags;
+  DM_TRY_ASSIGN(tags, asked_tags(params));
   if (!tags)
-    return control_error(engine, tags.error());
-  if (!*tags)
-    return wake_up(engine, {});
-  if ((*tags)->empty())
+    return call_with(wake_up, engine);
+  if (tags->empty())
     return unchanged(engine);
-  return wake_up(
-      engine, with_body(Json().add("tags", Json(Json::Array((*tags)->begin(), (*tags)->end())))));
+  return call_with(wake_up, engine,
+                   Json().add("tags", Json(Json::Array(tags->begin(), tags->end()))));
 }
 
-HttpResponse pause_generation(Engine& engine, const HttpRequest& request) {
-  const auto params = ControlParams::from(request);
-  const auto mode = params ? params->string("mode") : tl::unexpected(params.error());
-  if (!mode)
-    return control_error(engine, mode.error());
-  if (*mode != "in_place" && *mode != "retract")
-    return server::pause(engine, request);
-  return server::pause(
-      engine, with_body(Json().add("mode", "keep").add("clear_cache", *mode == "retract")));
+Result<Json> pause_generation(Engine& engine, ControlParams& params) {
+  std::optional<std::string> mode;
+  DM_TRY_ASSIGN(mode, params.string("mode"));
+  Json options;
+  if (mode == "in_place" || mode == "retract")
+    options.add("mode", "keep").add("clear_cache", mode == "retract");
+  else if (mode)
+    options.add("mode", *mode);
+  return call_with(server::pause, engine, std::move(options));
 }
 
-HttpResponse flush_cache(Engine& engine, const HttpRequest&) {
-  const auto done = engine.reset_prefix_cache(false);
+Result<Json> continue_generation(Engine& engine, ControlParams&) {
+  return call_with(resume, engine);
+}
+
+Result<Json> flush_cache(Engine& engine, ControlParams&) {
+  bool done = false;
+  DM_TRY_ASSIGN(done, engine.reset_prefix_cache(false));
   if (!done)
-    return control_error(engine, done.error());
-  if (!*done)
-    return error_response(400, "the cache is in use; try again when no request is under way");
-  return json_response(Json().add("success", true).add("state", to_string(engine.status().state)));
+    return fail(ErrorCode::kInvalidArgument,
+                "the cache is in use; try again when no request is under way");
+  return Json().add("success", true).add("state", to_string(engine.status().state));
 }
 
 }  // namespace dormouse::server

@@ -10,7 +10,7 @@
 #include "server/metrics_route.h"
 #include "server/openai_routes.h"
 #include "server/replies.h"
-#include "server/router.h"
+#include "server/routes.h"
 #include "server/status_routes.h"
 #include "server/worker_pool.h"
 
@@ -32,7 +32,7 @@ struct ControlRoute {
   std::string_view method;
   std::string_view path;
   Lane lane;
-  HttpResponse (*operation)(Engine&, const HttpRequest&);
+  ControlCall call;
 };
 
 constexpr ControlRoute kControlRoutes[] = {
@@ -49,7 +49,7 @@ constexpr ControlRoute kControlRoutes[] = {
     {"POST", "/release_memory_occupation", Lane::kControl, release_memory_occupation},
     {"POST", "/resume_memory_occupation", Lane::kWake, resume_memory_occupation},
     {"POST", "/pause_generation", Lane::kControl, pause_generation},
-    {"POST", "/continue_generation", Lane::kWake, resume},
+    {"POST", "/continue_generation", Lane::kWake, continue_generation},
     {"POST", "/flush_cache", Lane::kControl, flush_cache},
     {"GET", "/flush_cache", Lane::kControl, flush_cache}};
 
@@ -107,8 +107,9 @@ class ApiServerImpl final : public ApiServer {
     add("POST", "/ping", Lane::kIo, empty, true);
     add("GET", "/health/ready", Lane::kIo, on_status(health_ready));
     for (const std::string_view path : {"/status", "/server_info", "/get_server_info"})
-      add("GET", path, Lane::kIo,
-          on_status([](const EngineStatus& status) { return json_response(to_json(status)); }));
+      add("GET", path, Lane::kIo, on_status([this](const EngineStatus& status) {
+            return json_response(to_json(status, options_.kv_transfer));
+          }));
     add("GET", "/v1/models", Lane::kIo, on_status([started = started_](const EngineStatus& status) {
           return models(status, started);
         }));
@@ -133,8 +134,8 @@ class ApiServerImpl final : public ApiServer {
   void add_control_routes() {
     for (const ControlRoute& route : kControlRoutes)
       add(route.method, route.path, route.lane,
-          [this, operation = route.operation](const HttpRequest& request) {
-            return operation(engine_, request);
+          [this, call = route.call](const HttpRequest& request) {
+            return run_control(call, engine_, request);
           });
   }
 

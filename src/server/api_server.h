@@ -14,14 +14,16 @@
 #include <memory>
 #include <string>
 
+#include "dormouse/config.h"
 #include "dormouse/engine.h"
 #include "server/http_server.h"
 
 namespace dormouse::server {
 
 struct ApiServerOptions {
-  HttpServerOptions http;  // loopback_only is set from api_key
-  std::string api_key;     // empty: no authorisation, and loopback only
+  HttpServerOptions http;             // loopback_only is set from api_key
+  std::string api_key;                // empty: no authorisation, and loopback only
+  KvTransferConfig kv_transfer = {};  // what the engine was started with, for /status
 };
 
 class ApiServer {

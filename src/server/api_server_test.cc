@@ -41,7 +41,7 @@ TEST_F(ApiServerTest, SleepDefaultsToLevelOneAndAbort) {
 }
 
 TEST_F(ApiServerTest, OptionsComeFromQueryOrBodyAsNumbersOrStrings) {
-  EXPECT_EQ(post("/sleep", R"({"level":2,"unknown":1,"mode":null})").status, 200);
+  EXPECT_EQ(post("/sleep", R"({"level":2,"unknown":null,"mode":null})").status, 200);
   EXPECT_EQ(post("/sleep", R"({"level":"2"})").status, 200);
   EXPECT_EQ(post("/sleep/?level=2", R"({"level":2})").status, 200);
   EXPECT_EQ(post("/pause?clear_cache=false&mode=keep").status, 200);
@@ -86,15 +86,84 @@ TEST_F(ApiServerTest, BadOptionsChangeNothing) {
   EXPECT_TRUE(engine_.calls().empty());
 }
 
+TEST_F(ApiServerTest, AnUnknownParameterChangesNothingAndNamesTheKnownOnes) {
+  const std::pair<const char*, const char*> calls[] = {
+      {"/sleep", "force, level, mode, timeout_ms"},
+      {"/wake_up", "tags"},
+      {"/pause", "clear_cache, mode, wait_for_inflight_requests"},
+      {"/resume", "none"},
+      {"/release_kv_cache_memory", "none"},
+      {"/reload_weights", "none"},
+      {"/reset_prefix_cache", "reset_external, reset_running_requests"}};
+  for (const auto& [path, known] : calls) {
+    const std::string expected =
+        std::string(R"(unknown parameter \"levle\"; this call takes )") + known;
+    for (const HttpResponse& response :
+         {post(std::string(path) + "?levle=2"), post(path, R"({"levle":2})")}) {
+      EXPECT_EQ(response.status, 400) << path;
+      EXPECT_NE(response.body.find(expected), std::string::npos) << response.body;
+      EXPECT_NE(response.body.find(R"("param":"levle")"), std::string::npos) << response.body;
+    }
+  }
+  for (const char* body :
+       {R"({"method":"sleep","kwargs":{"levle":2}})", R"({"method":"sleep","levle":2})"})
+    EXPECT_EQ(post("/collective_rpc", body).status, 400) << body;
+  EXPECT_TRUE(engine_.calls().empty());
+}
+
+TEST_F(ApiServerTest, WeightsThatAreLostAreToldByAWakeUpAndRefuseAResume) {
+  ASSERT_EQ(post("/sleep?level=2").status, 200);
+  engine_.change_status([](EngineStatus& status) { status.weights_valid = false; });
+  const HttpResponse woken = post("/wake_up");
+  EXPECT_EQ(woken.status, 200);
+  EXPECT_EQ(member(woken, "status"), "\"paused\"");
+  EXPECT_EQ(member(woken, "state"), "\"paused\"");
+  EXPECT_EQ(member(woken, "next"), "\"POST /reload_weights\"");
+  EXPECT_EQ(member(get("/status"), "next"), "\"POST /reload_weights\"");
+  const HttpResponse resumed = post("/resume");
+  EXPECT_EQ(resumed.status, 409);
+  EXPECT_NE(resumed.body.find("the weights are not loaded; POST /reload_weights"),
+            std::string::npos)
+      << resumed.body;
+  EXPECT_EQ(member(post("/reload_weights"), "next"), "\"\"");
+  EXPECT_EQ(member(post("/resume"), "status"), "\"resumed\"");
+}
+
+TEST_F(ApiServerTest, AFailedRestoreIsToldByAWakeUpAndRefusesAResume) {
+  engine_.change_status([](EngineStatus& status) { status.state = EngineState::kDegraded; });
+  EXPECT_EQ(member(get("/status"), "next"), "\"POST /wake_up\"");
+  EXPECT_EQ(post("/resume").status, 409);
+  EXPECT_TRUE(engine_.calls().empty());
+}
+
+TEST_F(ApiServerTest, StatusShowsHowKvIsTransferred) {
+  EXPECT_EQ(member(get("/status"), "kv_transfer"), "null");
+  start(
+      {.kv_transfer = {.kv_role = KvRole::kConsumer,
+                       .kv_port = 7,
+                       .kv_connector_extra_config =
+                           R"({"connectors":[{"kv_connector_extra_config":{"peers":["h:1"]}}]})"}});
+  engine_.change_status([](EngineStatus& status) {
+    status.kv_connector = "X";
+    status.engine_id = "me";
+    status.kv_loads = 2;
+  });
+  EXPECT_EQ(member(get("/status"), "kv_transfer"),
+            R"({"connector":"X","role":"kv_consumer","engine_id":"me","address":"127.0.0.1:7",)"
+            R"("peers":["h:1"],"loads":2,"sends":0})");
+}
+
 TEST_F(ApiServerTest, WakesAllOrSomeTags) {
   ASSERT_EQ(post("/sleep").status, 200);
   const HttpResponse part = post("/wake_up?tags=weights&tags=weights");
   EXPECT_EQ(member(part, "status"), "\"sleeping\"");
+  EXPECT_EQ(member(part, "next"), "\"POST /wake_up\"");
   EXPECT_EQ(member(part, "tags_woken"), R"(["weights"])");
   EXPECT_EQ(member(part, "tags"), R"({"kv_cache":"asleep","weights":"resident"})");
   EXPECT_EQ(member(part, "freed_bytes"), std::to_string(-(100 << 20)));
   const HttpResponse rest = post("/wake_up", R"({"tags":["kv_cache"]})");
   EXPECT_EQ(member(rest, "status"), "\"awake\"");
+  EXPECT_EQ(member(rest, "next"), "\"\"");
   EXPECT_EQ(member(post("/wake_up"), "tags_woken"), "null");
   EXPECT_EQ(get("/is_sleeping").body, R"({"is_sleeping":false})");
   EXPECT_EQ(engine_.calls(),
@@ -231,7 +300,7 @@ TEST_F(ApiServerTest, TheNamesOfOthersAreTheSameCalls) {
   EXPECT_EQ(post("/pause_generation", "{}").status, 200);
   EXPECT_EQ(post("/pause_generation", R"({"mode":"in_place"})").status, 200);
   EXPECT_EQ(post("/pause_generation", R"({"mode":"retract"})").status, 200);
-  EXPECT_EQ(post("/continue_generation", "{}").status, 200);
+  EXPECT_EQ(post("/continue_generation", R"({"torch_empty_cache":true})").status, 200);
   EXPECT_EQ(get("/flush_cache").status, 200);
   const std::vector<std::string> expected = {"sleep level=1 mode=abort",
                                              "wake_up weights",

@@ -39,14 +39,43 @@ bool ControlParams::has(std::string_view name) const {
                      [&](const auto& pair) { return pair.first == name; });
 }
 
-Result<std::vector<std::string>> ControlParams::scalars(std::string_view name) const {
+const Json* ControlParams::find(std::string_view name) {
+  known_.emplace(name);
+  const Json* member = body_.find(name);
+  return member != nullptr && !member->is_null() ? member : nullptr;
+}
+
+Status ControlParams::refuse_others() const {
+  std::vector<std::string> given;
+  for (const auto& [name, value] : query_)
+    given.push_back(name);
+  if (body_.object() != nullptr) {
+    for (const auto& [name, value] : *body_.object()) {
+      if (!value.is_null())
+        given.push_back(name);
+    }
+  }
+  const auto unknown = std::ranges::find_if(
+      given, [this](const std::string& name) { return !known_.contains(name); });
+  if (unknown == given.end())
+    return {};
+  std::string names;
+  for (const std::string& name : known_)
+    names += (names.empty() ? "" : ", ") + name;
+  const std::string name = unknown->substr(0, 64);
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("unknown parameter \"{}\"; this call takes {}", name,
+                          names.empty() ? "none" : names),
+              name);
+}
+
+Result<std::vector<std::string>> ControlParams::scalars(std::string_view name) {
   std::vector<std::string> found;
   for (const auto& [key, value] : query_) {
     if (key == name)
       found.push_back(value);
   }
-  const Json* member = body_.find(name);
-  if (member != nullptr && !member->is_null()) {
+  if (const Json* member = find(name)) {
     if (member->array() != nullptr || member->object() != nullptr)
       return invalid(name, "a single value");
     found.push_back(member->string() != nullptr ? *member->string() : member->dump());
@@ -55,7 +84,7 @@ Result<std::vector<std::string>> ControlParams::scalars(std::string_view name) c
 }
 
 Result<std::optional<std::int64_t>> ControlParams::integer(std::string_view name, std::int64_t min,
-                                                           std::int64_t max) const {
+                                                           std::int64_t max) {
   std::vector<std::string> texts;
   DM_TRY_ASSIGN(texts, scalars(name));
   std::optional<std::int64_t> result;
@@ -73,7 +102,7 @@ Result<std::optional<std::int64_t>> ControlParams::integer(std::string_view name
   return result;
 }
 
-Result<std::optional<bool>> ControlParams::boolean(std::string_view name) const {
+Result<std::optional<bool>> ControlParams::boolean(std::string_view name) {
   std::vector<std::string> texts;
   DM_TRY_ASSIGN(texts, scalars(name));
   std::optional<bool> result;
@@ -88,7 +117,7 @@ Result<std::optional<bool>> ControlParams::boolean(std::string_view name) const 
   return result;
 }
 
-Result<std::optional<std::string>> ControlParams::string(std::string_view name) const {
+Result<std::optional<std::string>> ControlParams::string(std::string_view name) {
   std::vector<std::string> texts;
   DM_TRY_ASSIGN(texts, scalars(name));
   if (texts.empty())
@@ -98,8 +127,7 @@ Result<std::optional<std::string>> ControlParams::string(std::string_view name) 
   return std::optional(std::move(texts[0]));
 }
 
-Result<std::optional<std::vector<std::string>>> ControlParams::strings(
-    std::string_view name) const {
+Result<std::optional<std::vector<std::string>>> ControlParams::strings(std::string_view name) {
   const auto unique = [](std::vector<std::string> list) {
     std::sort(list.begin(), list.end());
     list.erase(std::unique(list.begin(), list.end()), list.end());
@@ -110,8 +138,8 @@ Result<std::optional<std::vector<std::string>>> ControlParams::strings(
     if (key == name)
       in_query.push_back(value);
   }
-  const Json* member = body_.find(name);
-  if (member == nullptr || member->is_null())
+  const Json* member = find(name);
+  if (member == nullptr)
     return in_query.empty() ? std::nullopt : std::optional(unique(std::move(in_query)));
 
   std::vector<std::string> in_body;

@@ -1,11 +1,12 @@
 // The options of a control call, from its query and from its JSON body alike.
 //
 // Each may be given in either place, as its own type or as a string ("1", "true"). Given twice with
-// different values it is refused. null is absent. Names that nobody asks for are ignored.
+// different values it is refused. null is absent.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,21 +25,26 @@ class ControlParams {
   explicit ControlParams(Json body) : body_(std::move(body)) {}
 
   Result<std::optional<std::int64_t>> integer(std::string_view name, std::int64_t min,
-                                              std::int64_t max) const;
-  Result<std::optional<bool>> boolean(std::string_view name) const;
-  Result<std::optional<std::string>> string(std::string_view name) const;
+                                              std::int64_t max);
+  Result<std::optional<bool>> boolean(std::string_view name);
+  Result<std::optional<std::string>> string(std::string_view name);
   // Repeated in the query, a list (or one string) in the body; without duplicates.
-  Result<std::optional<std::vector<std::string>>> strings(std::string_view name) const;
-  bool has(std::string_view name) const;
+  Result<std::optional<std::vector<std::string>>> strings(std::string_view name);
+  // A member of the body; null if it is absent or null.
+  const Json* find(std::string_view name);
 
-  const Json& body() const { return body_; }
+  // Whether it is given; does not make it a known name.
+  bool has(std::string_view name) const;
+  // Fails for a name that nothing above was called for, and names those that are known.
+  Status refuse_others() const;
 
  private:
   // The texts of every place that gives this name; numbers and booleans as they are written.
-  Result<std::vector<std::string>> scalars(std::string_view name) const;
+  Result<std::vector<std::string>> scalars(std::string_view name);
 
   std::vector<std::pair<std::string, std::string>> query_;
   Json body_;
+  std::set<std::string, std::less<>> known_;
 };
 
 }  // namespace dormouse::server

@@ -1,6 +1,10 @@
 #include "server/engine_json.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+
+#include "server/status_routes.h"
 
 namespace dormouse::server {
 namespace {
@@ -28,6 +32,30 @@ Json to_json(const TagUsage& usage) {
   tag.add("generation", usage.generation);
   tag.add("read_only", usage.read_only);
   return tag;
+}
+
+std::string_view name_of(KvRole role) {
+  return role == KvRole::kProducer   ? "kv_producer"
+         : role == KvRole::kConsumer ? "kv_consumer"
+                                     : "kv_both";
+}
+
+// Wherever the connector, or one of those within it, has them.
+void collect_peers(const Json& config, Json& peers) {
+  if (const auto* items = config.array()) {
+    for (const Json& item : *items)
+      collect_peers(item, peers);
+  }
+  if (config.object() == nullptr)
+    return;
+  for (const auto& [name, value] : *config.object()) {
+    if (name != "peers" || value.array() == nullptr) {
+      collect_peers(value, peers);
+      continue;
+    }
+    for (const Json& peer : *value.array())
+      peers.push(peer);
+  }
 }
 
 }  // namespace
@@ -69,7 +97,24 @@ void add_report(Json& reply, const TransitionReport& report, const MemoryUsage& 
   reply.add("receipt", to_json(report.memory));
 }
 
-Json to_json(const EngineStatus& status) {
+Json kv_transfer_json(const EngineStatus& status, const KvTransferConfig& config) {
+  if (status.kv_connector.empty())
+    return {};
+  Json peers = Json::Array();
+  if (const auto extra = parse_json(config.kv_connector_extra_config))
+    collect_peers(*extra, peers);
+  Json out;
+  out.add("connector", status.kv_connector);
+  out.add("role", name_of(config.kv_role));
+  out.add("engine_id", status.engine_id);
+  out.add("address", fmt::format("{}:{}", config.kv_ip, config.kv_port));
+  out.add("peers", std::move(peers));
+  out.add("loads", status.kv_loads);
+  out.add("sends", status.kv_sends);
+  return out;
+}
+
+Json to_json(const EngineStatus& status, const KvTransferConfig& kv_transfer) {
   Json memory{Json::Object()};
   for (const auto& [tag, usage] : status.memory)
     memory.add(tag, to_json(usage));
@@ -79,6 +124,7 @@ Json to_json(const EngineStatus& status) {
   Json out;
   out.add("state", to_string(status.state));
   out.add("cause", status.cause);
+  out.add("next", next_call(status));
   out.add("model", status.served_model_name);
   out.add("model_path", status.model_path);
   out.add("kernel", status.kernel);
@@ -99,12 +145,7 @@ Json to_json(const EngineStatus& status) {
   out.add("max_model_len", status.max_model_len);
   out.add("generation_weights", status.generation_weights);
   out.add("generation_kv_cache", status.generation_kv_cache);
-  if (!status.kv_connector.empty())
-    out.add("kv_transfer", Json()
-                               .add("connector", status.kv_connector)
-                               .add("engine_id", status.engine_id)
-                               .add("loads", status.kv_loads)
-                               .add("sends", status.kv_sends));
+  out.add("kv_transfer", kv_transfer_json(status, kv_transfer));
   out.add("memory", std::move(memory));
   out.add("last_transition", std::move(last));
   return out;

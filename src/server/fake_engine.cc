@@ -36,10 +36,10 @@ void put_asleep(EngineStatus& status, const std::string& tag) {
 
 void settle(EngineStatus& status) {
   status.is_sleeping = status.is_paused || !status.tags_asleep.empty();
-  status.accepts_requests = !status.is_sleeping;
-  status.state = !status.tags_asleep.empty() ? EngineState::kAsleep
-                 : status.is_paused          ? EngineState::kPaused
-                                             : EngineState::kRunning;
+  status.accepts_requests = !status.is_sleeping && status.weights_valid;
+  status.state = !status.tags_asleep.empty()                 ? EngineState::kAsleep
+                 : status.is_paused || !status.weights_valid ? EngineState::kPaused
+                                                             : EngineState::kRunning;
 }
 
 }  // namespace

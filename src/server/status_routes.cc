@@ -6,6 +6,18 @@
 
 namespace dormouse::server {
 
+std::string_view next_call(const EngineStatus& status) {
+  switch (status.state) {
+    case EngineState::kAsleep:
+    case EngineState::kDegraded:
+      return "POST /wake_up";
+    case EngineState::kPaused:
+      return status.weights_valid ? "POST /resume" : "POST /reload_weights";
+    default:
+      return "";
+  }
+}
+
 std::string not_ready_reason(const EngineStatus& status) {
   const auto with_cause = [&](std::string_view text) {
     return status.cause.empty() ? std::string(text) : fmt::format("{}: {}", text, status.cause);
@@ -19,9 +31,8 @@ std::string not_ready_reason(const EngineStatus& status) {
     case EngineState::kPausing:
       return "the engine is about to pause";
     case EngineState::kPaused:
-      if (!status.weights_valid)
-        break;
-      return "the engine is paused; POST /resume";
+      return status.weights_valid ? "the engine is paused; POST /resume"
+                                  : "the weights are not loaded; POST /reload_weights";
     case EngineState::kSleeping:
       return "the engine is falling asleep";
     case EngineState::kAsleep:
@@ -37,8 +48,6 @@ std::string not_ready_reason(const EngineStatus& status) {
     case EngineState::kRunning:
       break;
   }
-  if (!status.weights_valid)
-    return "the weights are not loaded; POST /reload_weights";
   return status.accepts_requests ? "" : with_cause("the engine takes no requests now");
 }
 

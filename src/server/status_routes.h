@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "dormouse/engine.h"
 #include "server/http.h"
@@ -20,5 +22,7 @@ HttpResponse model(const EngineStatus& status, std::int64_t created_unix_seconds
 
 // Why no request is served now, and what to do; empty if requests are served.
 std::string not_ready_reason(const EngineStatus& status);
+// The call that leads on from here to serving, "POST /wake_up"; empty if none does or is needed.
+std::string_view next_call(const EngineStatus& status);
 
 }  // namespace dormouse::server

@@ -219,9 +219,16 @@ class SleepAndWake(LifecycleTest):
         self.assertFalse(self.is_sleeping())
         self.assertEqual(self.server.status()["state"], "running")
 
+    def test_an_unknown_parameter_changes_nothing(self):
+        for path, body in (("/sleep?levle=2", None), ("/sleep", {"levle": 2}), ("/wake_up?tag=weights", None),
+                           ("/resume?mode=keep", None)):
+            with self.subTest(path=path, body=body):
+                self.refused(self.server.post(path, body), 400)
+        self.assertFalse(self.is_sleeping())
+
     def test_options_come_in_the_query_or_in_the_body(self):
         for path, body in (("/sleep?level=2", None), ("/sleep", {"level": 2}), ("/sleep", {"level": "2"}),
-                           ("/sleep?level=2", {"level": 2}), ("/sleep", {"level": 2, "unknown": [1]}),
+                           ("/sleep?level=2", {"level": 2}), ("/sleep", {"level": 2, "mode": None}),
                            ("/sleep?level=2", b""), ("/sleep?level=2", {})):
             with self.subTest(path=path, body=body):
                 self.assertEqual(self.ok(self.server.post(path, body))["level"], 2)
@@ -239,8 +246,10 @@ class SleepAndWake(LifecycleTest):
     def test_level_2_serves_nothing_until_the_weights_are_loaded_again(self):
         before = self.answers()
         self.sleep(2)
-        self.wake()
+        woken = self.wake()
+        self.assertEqual((woken["status"], woken["next"]), ("paused", "POST /reload_weights"))
         self.assertFalse(self.server.status()["weights_valid"])
+        self.refused(self.server.post("/resume"), 409)
         self.refused(self.server.post(COMPLETIONS, {"prompt": "x"}, timeout=5), 503)
         self.assertEqual(self.server.get("/health/ready").status, 503)
         self.ok(self.server.post("/reload_weights"))

@@ -1,4 +1,4 @@
-#include "server/router.h"
+#include "server/routes.h"
 
 namespace dormouse::server {
 
