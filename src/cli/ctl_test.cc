@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/ctl_tables.h"
 #include "cli/options.h"
 #include "cli/serve.h"
 #include "cli/units.h"
+#include "server/fake_server.h"
+#include "server/http_server.h"
 
 namespace dormouse::cli {
 namespace {
@@ -141,12 +144,19 @@ TEST(Serve, AWrongCommandLineSaysWhatToDo) {
             "1073741824\n");
   for (const char* seconds : {"nan", "-nan", "inf", "-1", "86401", "x", ""})
     EXPECT_EQ(serve({"x.gguf", "--shutdown-timeout", seconds}).code, kExitUsage) << seconds;
+  EXPECT_EQ(serve({"x.gguf", "--verify-kv"}).error,
+            "dormouse: --kv-transfer-config: --verify-kv needs one that names a connector; without "
+            "it nothing is transferred\n");
+  EXPECT_EQ(serve({"x.gguf", "--weight-backup", "nap"}).error,
+            "dormouse: --weight-backup: nap is not one of retain|release|file\n");
   EXPECT_EQ(serve({}).code, kExitUsage);
   EXPECT_EQ(serve({"x.gguf", "--port", "70000"}).code, kExitUsage);
   const Outcome help = serve({"--help"});
   EXPECT_EQ(help.code, kExitOk);
   EXPECT_NE(help.out.find("--kv-cache-memory-bytes"), std::string::npos);
   EXPECT_NE(help.out.find("Exit codes:"), std::string::npos);
+  EXPECT_NE(help.out.find("--weight-backup retain|release|file"), std::string::npos);
+  EXPECT_EQ(help.out.find("->"), std::string::npos) << "it shows how choices are stored";
 }
 
 TEST(Ctl, AWrongCommandLineOrNoServerHasItsOwnExitCode) {
@@ -190,6 +200,97 @@ TEST(Ctl, ShowsWhatAWakeUpMapped) {
   EXPECT_EQ(transition_table(*reply), "running after 2.00 s; 2.0 KiB mapped\n");
   const auto idle = parse_json(R"({"state":"running","changed":false})");
   EXPECT_EQ(transition_table(*idle), "running already; nothing changed\n");
+}
+
+TEST(Ctl, ShowsWhatASleepKeepsAndWhy) {
+  const auto reply = parse_json(
+      R"({"state":"asleep","sleep_level":1,"changed":true,"freed_bytes":2048,"seconds":1,)"
+      R"("receipt":{"tags":{"weights":{"backup_kept":1024}},)"
+      R"("kept":[{"what":"importer d","bytes":4096,"why":"it did not let go"}]}})");
+  EXPECT_EQ(transition_table(*reply),
+            "asleep at level 1 after 1.00 s; 2.0 KiB given back; "
+            "4.0 KiB kept (importer d: it did not let go); 1.0 KiB kept (weights backup)\n");
+  const auto named =
+      parse_json(R"({"state":"asleep","sleep_level":1,"changed":true,"seconds":1,)"
+                 R"("receipt":{"tags":{"weights":{"backup_kept":1024}},)"
+                 R"("kept":[{"what":"weights backup","bytes":1024,"why":"to wake from"}]}})");
+  EXPECT_EQ(transition_table(*named),
+            "asleep at level 1 after 1.00 s; 1.0 KiB kept (weights backup: to wake from)\n");
+}
+
+TEST(Ctl, NamesTheRemedyOfWhatDoesNotServe) {
+  const auto reply =
+      parse_json(R"({"state":"paused","changed":true,"seconds":1,"next":"POST /reload_weights",)"
+                 R"("cause":"the weights were discarded"})");
+  EXPECT_EQ(transition_table(*reply),
+            "paused after 1.00 s\nthe weights were discarded: dormouse ctl reload\n");
+  const auto status = parse_json(R"({"model":"m","state":"paused","next":"POST /resume"})");
+  EXPECT_NE(status_table(*status).find("next       dormouse ctl resume\n"), std::string::npos);
+}
+
+TEST(Ctl, ShowsHowKvIsTransferred) {
+  const auto status = parse_json(
+      R"({"kv_transfer":{"connector":"C","role":"kv_both","address":"h:1","peers":["h:2","h:3"],)"
+      R"("loads":1,"sends":2}})");
+  EXPECT_NE(status_table(*status).find("transfer   C, kv_both at h:1; peers h:2, h:3; "
+                                       "1 loads and 2 sends under way\n"),
+            std::string::npos);
+}
+
+TEST(Ctl, SpeaksOfItsOwnCommandsAndOptions) {
+  EXPECT_EQ(in_ctl_words("Use force=true, or POST /wake_up?tags=weights, POST /reload_weights."),
+            "Use --force, or dormouse ctl wake --tags weights, dormouse ctl reload.");
+}
+
+using CtlTest = server::ApiServerTest;
+
+TEST_F(CtlTest, MakesEveryCall) {
+  const std::string url = "http://127.0.0.1:" + std::to_string(server_->port());
+  const auto ctl = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"ctl", "--url", url});
+    const Outcome outcome = run(run_ctl, words);
+    EXPECT_EQ(outcome.code, kExitOk) << outcome.error;
+    return outcome.out;
+  };
+  ctl({"pause", "--mode", "keep"});
+  ctl({"release-kv"});
+  ctl({"release-kv-cache-memory"});
+  EXPECT_NE(ctl({"wake"}).find("running after"), std::string::npos);
+  EXPECT_NE(ctl({"sleep", "--level", "2", "--timeout-ms", "5", "--force"}).find("given back"),
+            std::string::npos);
+  EXPECT_NE(ctl({"status"}).find("next       dormouse ctl wake\n"), std::string::npos);
+  engine_.change_status([](EngineStatus& status) { status.weights_valid = false; });
+  EXPECT_NE(ctl({"wake"}).find(": dormouse ctl reload\n"), std::string::npos);
+  ctl({"reload"});
+  ctl({"resume"});
+  EXPECT_EQ(engine_.calls(),
+            (std::vector<std::string>{"pause mode=keep clear_cache=true", "release_kv_cache_memory",
+                                      "release_kv_cache_memory", "wake_up all",
+                                      "sleep level=2 mode=abort deadline=5 force", "wake_up all",
+                                      "reload_weights", "resume"}));
+}
+
+TEST(Ctl, KnowsARouter) {
+  const auto router = server::HttpServer::start({}, [](const auto& request, const auto& writer) {
+    if (request.path != "/status")
+      return writer->reply({.status = 404, .body = R"({"error":{"message":"Not Found"}})"});
+    writer->reply({.body = R"({"instances":[{"url":"http://h:1","role":"prefill","state":"asleep",)"
+                           R"("cause":"at level 1","in_flight":0,"requests":12,"failures":3}],)"
+                           R"("totals":{"requests":9,"prefill_legs":8,"local_computations":1,)"
+                           R"("retries":0}})"});
+  });
+  ASSERT_TRUE(router);
+  const std::string url = "http://127.0.0.1:" + std::to_string((*router)->port());
+  EXPECT_EQ(run(run_ctl, {"ctl", "status", "--url", url}).out,
+            "router     9 requests, 8 prefill legs, 1 computed locally, 0 retries\n"
+            "\n"
+            "  instance   role     state    in flight  requests  failures\n"
+            "  http://h:1 prefill  asleep           0        12         3  at level 1\n");
+  for (const char* call : {"sleep", "wake", "reload"}) {
+    const Outcome refused = run(run_ctl, {"ctl", call, "--url", url});
+    EXPECT_EQ(refused.code, kExitRefused);
+    EXPECT_EQ(refused.error, "dormouse: this is a router; name an instance: --url http://h:1\n");
+  }
 }
 
 }  // namespace

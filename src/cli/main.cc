@@ -22,7 +22,8 @@ struct Subcommand {
 constexpr Subcommand kSubcommands[] = {
     {"serve", "serve a model over HTTP", run_serve},
     {"router", "stand in front of prefill and decode instances", run_router},
-    {"ctl", "see and steer a running server: status, sleep, wake, top", run_ctl},
+    {"ctl", "see and steer a running server: status, sleep, wake, reload, pause, resume, top",
+     run_ctl},
     {"demo", "sleep and wake a model in every way, and compare every answer", run_demo},
     {"bench", "measure sleep and speed, with a limit or a peer beside each figure", run_bench},
 };

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "cli/units.h"
 #include "kv_connector/registry.h"
+#include "server/http_client.h"
 
 namespace dormouse::cli {
 namespace {
@@ -45,6 +46,34 @@ CLI::Validator seconds_between(double least, double most) {
         const bool fits = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
         return fits ? std::string()
                     : fmt::format("{} is not a number of seconds from {} to {}", text, least, most);
+      },
+      "");
+}
+
+// One of a few words, which the help shows as they are written.
+template <class Value>
+CLI::Option* add_choice(CLI::App& app, const char* name, Value& target, const char* help,
+                        const std::vector<std::pair<std::string, Value>>& choices) {
+  std::string words;
+  for (const auto& [word, value] : choices)
+    words += (words.empty() ? "" : "|") + word;
+  const auto to_value = [choices, words](std::string& text) {
+    const auto found = std::ranges::find(choices, text, &std::pair<std::string, Value>::first);
+    if (found == choices.end())
+      return fmt::format("{} is not one of {}", text, words);
+    text = std::to_string(static_cast<int>(found->second));
+    return std::string();
+  };
+  return app.add_option(name, target, help)
+      ->transform(CLI::Validator(to_value, ""))
+      ->type_name(words);
+}
+
+CLI::Validator is_url() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        const auto address = server::parse_url(text);
+        return address ? std::string() : address.error().message;
       },
       "");
 }
@@ -127,14 +156,13 @@ void add_memory_options(CLI::App& app, EngineConfig& engine, std::string& kv_cac
   app.add_flag("--enable-sleep-mode,!--no-enable-sleep-mode", engine.enable_sleep_mode,
                "Allow /sleep and /wake_up [on]")
       ->group(memory);
-  app.add_option(
-         "--weight-backup", engine.weight_backup,
-         "The host copy of weights that a level-1 sleep makes: retain it after the wake-up, "
-         "release it, or read the file again")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, WeightBackup>{{"retain", WeightBackup::kRetain},
-                                              {"release", WeightBackup::kRelease},
-                                              {"file", WeightBackup::kFile}}))
+  add_choice<WeightBackup>(
+      app, "--weight-backup", engine.weight_backup,
+      "The host copy of weights that a level-1 sleep makes: retain it after the wake-up, "
+      "release it, or read the file again",
+      {{"retain", WeightBackup::kRetain},
+       {"release", WeightBackup::kRelease},
+       {"file", WeightBackup::kFile}})
       ->default_str("retain")
       ->group(memory);
   app.add_option("--kv-cache-memory-bytes", kv_cache,
@@ -175,6 +203,9 @@ void add_transfer_options(CLI::App& app, std::string& kv_transfer, bool& verify_
 }
 
 Status read_transfer(const std::string& json, bool verify_kv, KvTransferConfig& config) {
+  if (json.empty() && verify_kv)
+    return fail(ErrorCode::kInvalidArgument,
+                "--verify-kv needs one that names a connector; without it nothing is transferred");
   if (json.empty())
     return {};
   DM_TRY_ASSIGN(config, parse_kv_transfer_config(json));
@@ -200,13 +231,12 @@ void add_server_options(CLI::App& app, server::HttpServerOptions& http, std::str
       ->check(seconds_between(0, 86400))
       ->capture_default_str()
       ->group(network);
-  app.add_option("--log-level", log_level, "debug, info, warning, error or off")
-      ->transform(
-          CLI::CheckedTransformer(std::map<std::string, LogLevel>{{"debug", LogLevel::kDebug},
-                                                                  {"info", LogLevel::kInfo},
-                                                                  {"warning", LogLevel::kWarning},
-                                                                  {"error", LogLevel::kError},
-                                                                  {"off", LogLevel::kOff}}))
+  add_choice<LogLevel>(app, "--log-level", log_level, "What is logged",
+                       {{"debug", LogLevel::kDebug},
+                        {"info", LogLevel::kInfo},
+                        {"warning", LogLevel::kWarning},
+                        {"error", LogLevel::kError},
+                        {"off", LogLevel::kOff}})
       ->default_str("info")
       ->group(network);
 }
@@ -250,6 +280,7 @@ std::variant<ServeOptions, ExitCode> parse_serve(int argc, char** argv) {
   if (const Status sizes = read_sizes(kv_cache, host_limit, engine); !sizes)
     return usage_error(sizes.error().message);
   options.shutdown_timeout = to_milliseconds(shutdown_seconds);
+  options.api.kv_transfer = engine.kv_transfer;
   return options;
 }
 
@@ -264,9 +295,13 @@ std::variant<RouterOptions, ExitCode> parse_router(int argc, char** argv) {
   const char* instances = "Instances";
   app.add_option("--prefill", router.prefill, "URLs of those that compute prompts")
       ->required()
+      ->check(is_url())
+      ->type_name("URL")
       ->group(instances);
   app.add_option("--decode", router.decode, "URLs of those that answer")
       ->required()
+      ->check(is_url())
+      ->type_name("URL")
       ->group(instances);
   app.add_option("--backend-api-key", router.backend_api_key, "Their key")
       ->envname("DORMOUSE_BACKEND_API_KEY")
@@ -303,8 +338,13 @@ std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
   app.add_option("--api-key", options.api_key, "Its key")->envname("DORMOUSE_API_KEY");
   app.add_flag("--json", options.json, "Print the server's answer as it is");
 
-  CLI::App* status = app.add_subcommand("status", "State, and bytes of each memory tag");
-  CLI::App* sleep = app.add_subcommand("sleep", "Put the engine to sleep");
+  const auto add_call = [&](const char* name, const char* route, const char* help) {
+    CLI::App* call = app.add_subcommand(name, help);
+    call->callback([&options, route] { options.route = route; });
+    return call;
+  };
+  app.add_subcommand("status", "State, and bytes of each memory tag; of a router, its instances");
+  CLI::App* sleep = add_call("sleep", "/sleep", "Put the engine to sleep");
   sleep
       ->add_option("--level", options.level,
                    "0: pause; 1: weights to host memory, KV cache dropped; 2: both dropped")
@@ -313,16 +353,25 @@ std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
   sleep->add_option("--mode", options.mode, "Requests under way: abort, wait or keep [abort]")
       ->check(CLI::IsMember({"abort", "wait", "keep"}));
   sleep->add_option("--timeout-ms", options.timeout_ms, "Longest wait of --mode wait")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
-  CLI::App* wake = app.add_subcommand("wake", "Wake the engine");
+      ->check(CLI::Range(std::int64_t{0}, (std::int64_t{1} << 31) - 1));
+  sleep->add_flag("--force", options.force, "Go on without peers that do not let go of the memory");
+  CLI::App* wake = add_call("wake", "/wake_up", "Wake the engine");
   wake->add_option("--tags", options.tags, "Only these: weights, kv_cache")->delimiter(',');
+  add_call("reload", "/reload_weights", "Read the weights again, as after a sleep at level 2");
+  CLI::App* pause = add_call("pause", "/pause", "Stop computing; the memory stays");
+  pause->add_option("--mode", options.mode, "Requests under way: abort, wait or keep [abort]")
+      ->check(CLI::IsMember({"abort", "wait", "keep"}));
+  add_call("resume", "/resume", "End a pause");
+  add_call("release-kv", "/release_kv_cache_memory", "Give the KV cache's memory back, it alone")
+      ->alias("release-kv-cache-memory");
   CLI::App* top = app.add_subcommand("top", "The status, again and again");
   top->add_option("--interval", options.interval_seconds, "Seconds between two looks")
       ->check(seconds_between(0.05, 3600))
       ->capture_default_str();
   top->add_option("--count", options.refreshes, "Looks before it ends [until interrupted]")
       ->check(CLI::Range(1, 1 << 30));
-  for (CLI::App* subcommand : {status, sleep, wake, top})
+  top->preparse_callback([&options](std::size_t) { options.refreshes = 0; });
+  for (CLI::App* subcommand : app.get_subcommands(nullptr))
     subcommand->allow_extras();
 
   bool done = false;
@@ -330,10 +379,6 @@ std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
     return code;
   if (options.url.empty())
     options.url = "http://127.0.0.1:8000";
-  options.action = sleep->parsed()  ? CtlAction::kSleep
-                   : wake->parsed() ? CtlAction::kWake
-                   : top->parsed()  ? CtlAction::kTop
-                                    : CtlAction::kStatus;
   return options;
 }
 

@@ -36,19 +36,18 @@ struct RouterOptions {
   LogLevel log_level = LogLevel::kInfo;
 };
 
-enum class CtlAction { kStatus, kSleep, kWake, kTop };
-
 struct CtlOptions {
-  CtlAction action = CtlAction::kStatus;
+  std::string route;  // of the call; empty: look at the status
   std::string url;
   std::string api_key;
   bool json = false;
   int level = 1;
-  std::string mode;
+  std::string mode;               // sleep, pause
   std::int64_t timeout_ms = -1;   // sleep: of mode wait; -1: none
+  bool force = false;             // sleep
   std::vector<std::string> tags;  // wake: empty for all
-  double interval_seconds = 1;    // top
-  int refreshes = 0;              // top: 0 for ever
+  double interval_seconds = 1;
+  int refreshes = 1;  // looks at the status; 0 for ever
 };
 
 struct DemoOptions {

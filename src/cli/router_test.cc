@@ -51,10 +51,12 @@ TEST(Router, AWrongCommandLineSaysWhatToDo) {
   EXPECT_EQ(with(run_router, {"--prefill", "a:1"}), kExitUsage);
   EXPECT_EQ(with(run_router, {"--prefill", "a/b", "--decode", "c:3"}), kExitUsage);
   EXPECT_EQ(with(run_router, {"--prefill", "a:1", "--decode", "c:3", "--prot", "1"}), kExitUsage);
+  EXPECT_EQ(with(run_router, {"--prefill", "a:1", "--decode", "--port", "19122"}), kExitUsage);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("--decode is required"), std::string::npos) << said;
   EXPECT_NE(said.find("\"a/b\" is not a URL"), std::string::npos) << said;
   EXPECT_NE(said.find("Did you mean --port?"), std::string::npos) << said;
+  EXPECT_NE(said.find("--decode: \"--port\" is not a URL"), std::string::npos) << said;
 }
 
 TEST(Router, SaysWhereItListensAndEndsOnSigterm) {

@@ -11,10 +11,12 @@
 #include <thread>
 
 #include "base/log.h"
+#include "cli/ctl_tables.h"
 #include "cli/options.h"
 #include "cli/units.h"
 #include "cli/version.h"
 #include "dormouse/engine.h"
+#include "server/engine_json.h"
 
 namespace dormouse::cli {
 namespace {
@@ -113,6 +115,9 @@ void print_banner(const ServeOptions& options, const EngineStatus& status, std::
           ? fmt::format("  sleep      levels 0, 1, 2; host copy of the weights: {}",
                         backup_name(options.engine.weight_backup))
           : "  sleep      off: level 0 (pause) only; start with --enable-sleep-mode for more");
+  if (!status.kv_connector.empty())
+    say(fmt::format("  transfer   {}",
+                    transfer_text(server::kv_transfer_json(status, options.engine.kv_transfer))));
   say(options.api.api_key.empty()
           ? "  auth       none: loopback only; --api-key KEY guards every call"
           : "  auth       every call but /health, /ping and /version needs the API key");
@@ -150,6 +155,7 @@ int serve(const ServeOptions& options) {
   auto server = server::ApiServer::start(*engine, options.api);
   if (!server) {
     std::fprintf(stderr, "dormouse: %s\n", server.error().message.c_str());
+    set_log_level(LogLevel::kOff);  // the load that ends now is not what went wrong
     engine->shutdown(milliseconds(0));
     return kExitFailed;
   }
@@ -162,8 +168,10 @@ int serve(const ServeOptions& options) {
     stopped = stop_requested(*engine, kPoll);
     failed = engine->status().state == EngineState::kFailed;
   }
-  if (failed)
+  if (failed) {
     std::fprintf(stderr, "dormouse: %s\n", engine->status().cause.c_str());
+    set_log_level(LogLevel::kOff);
+  }
   (*server)->begin_drain();
   drain(*engine, failed ? milliseconds(0) : options.shutdown_timeout);
   (*server)->stop(kStopGrace);

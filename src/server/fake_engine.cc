@@ -274,6 +274,8 @@ Result<TransitionReport> FakeEngine::sleep(SleepOptions options) {
   std::string call = fmt::format("sleep level={} mode={}", options.level, name_of(options.mode));
   if (options.deadline)
     call += fmt::format(" deadline={}", options.deadline->count());
+  if (options.force)
+    call += " force";
   return transition(std::move(call), [&](EngineStatus& status) {
     status.sleep_level = options.level;
     status.is_paused = true;

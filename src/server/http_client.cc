@@ -60,6 +60,17 @@ int try_connect(const addrinfo& candidate, std::chrono::milliseconds timeout) {
   return -1;
 }
 
+bool is_host_name(std::string_view name) {
+  constexpr std::string_view kDigits = "0123456789";
+  constexpr std::string_view kRest = ".-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  return !name.empty() && name[0] != '-' &&
+         name.find_first_not_of(kDigits) != std::string_view::npos &&
+         std::ranges::all_of(name, [&](char c) {
+           return kDigits.find(c) != std::string_view::npos ||
+                  kRest.find(c) != std::string_view::npos;
+         });
+}
+
 }  // namespace
 
 Result<Address> parse_url(std::string_view url) {
@@ -86,8 +97,11 @@ Result<Address> parse_url(std::string_view url) {
     const std::size_t colon = std::min(rest.find(':'), rest.size());
     address.host = rest.substr(0, colon);
     port = rest.substr(colon);
+    if (!is_host_name(address.host))
+      return invalid();
   }
-  if (!port.empty() && (port[0] != ':' || !parse_number(port.substr(1), address.port)))
+  if (!port.empty() &&
+      (port[0] != ':' || !parse_number(port.substr(1), address.port) || address.port == 0))
     return invalid();
   return address;
 }

@@ -21,7 +21,8 @@ struct Address {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
 };
-// "http://127.0.0.1:8000", "127.0.0.1:8000", "localhost"; a path is refused.
+// "http://127.0.0.1:8000", "127.0.0.1:8000", "localhost", "[::1]:8000". Refused: another scheme, a
+// path, a port that is none, and what no host is called: "--port", "8000".
 Result<Address> parse_url(std::string_view url);
 
 class HttpClient {

@@ -170,5 +170,19 @@ TEST(Json, RefusesWhatCouldMeanTwoThingsOrTooMuch) {
   EXPECT_FALSE(parse_json("[1,1,1]", {.values = 3}));
 }
 
+TEST(Url, HasAHostAndAPort) {
+  const auto read = [](std::string_view url) {
+    const auto address = parse_url(url);
+    return address ? address->host + " " + std::to_string(address->port) : "none";
+  };
+  EXPECT_EQ(read("http://127.0.0.1:81"), "127.0.0.1 81");
+  EXPECT_EQ(read("a-b.example:82/"), "a-b.example 82");
+  EXPECT_EQ(read("localhost"), "localhost 8000");
+  EXPECT_EQ(read("http://[::1]:83"), "::1 83");
+  for (const char* bad : {"", "--port", "19122", "https://a:1", "http://", "a:", "a:0", "a:70000",
+                          "a:b", "a/b", "a b:1", ":1", "[::1", "http://a:1/v1"})
+    EXPECT_EQ(read(bad), "none") << bad;
+}
+
 }  // namespace
 }  // namespace dormouse::server

@@ -82,7 +82,8 @@ class CommandLine(ProcessTest):
     def test_another_host_needs_a_key(self):
         for host in ("0.0.0.0", "::", "192.0.2.1"):
             with self.subTest(host):
-                self.fails("serve", self.model, "--port", "0", "--host", host, words=["--api-key"])
+                done = self.fails("serve", self.model, "--port", "0", "--host", host, words=["--api-key"])
+                self.assertTrue(done.stderr.splitlines()[-1].startswith("dormouse: "), done.stderr)
 
     def test_with_a_key_another_host_is_served(self):
         server = self.serve("--host", "0.0.0.0", "--api-key", "a-secret", api_key="a-secret")
@@ -103,7 +104,8 @@ class CommandLine(ProcessTest):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            self.fails("serve", self.model, "--port", port, words=[str(port)])
+            done = self.fails("serve", self.model, "--port", port, words=[str(port)])
+            self.assertTrue(done.stderr.splitlines()[-1].startswith("dormouse: "), done.stderr)
 
     def test_sizes_and_names_are_taken(self):
         server = self.serve("--max-model-len", 300, "--block-size", 8, "--served-model-name", "sleepy",
