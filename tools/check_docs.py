@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the documents name in backticks exists: paths, C++ symbols, flags, environment variables."""
+"""What the documents name in backticks exists: paths, C++ symbols, flags, environment variables.
+And each route that a server answers stands in docs/http.md."""
 
 import re
 
@@ -10,6 +11,8 @@ SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PATH = re.compile(r"[\w.-]+(?:/[\w.*-]+)*/?")
 SYMBOL = re.compile(r"(?:[A-Za-z_]\w*::)*~?[A-Za-z_]\w*(?:\(\))?")
 FLAG = re.compile(r"--[a-z][a-z0-9-]+")
+ROUTES = ("src/server/api_server.cc", "src/router/pd_router.cc")
+ROUTE = re.compile(r'"(/[a-z][a-z0-9_/]*)"')
 EXTENSION = re.compile(r"\.(h|cc|cu|py|sh|md|txt|cmake|patch|json)$")
 
 
@@ -65,6 +68,11 @@ def check():
             missing = known.missing(name, found.group(1))
             if missing:
                 findings.append(f"{name}:{text.count(chr(10), 0, found.start()) + 1}: no such thing: {missing}")
+    text = {name: tree.read(args.root, name) for name in tree.files(args.root) if name in (*ROUTES, "docs/http.md")}
+    for name in ROUTES:
+        for route in sorted(set(ROUTE.findall(text.get(name, "")))):
+            if not re.search(rf"(GET|POST) {route}(NAME)?`", text.get("docs/http.md", "")):
+                findings.append(f"{name}: a route that docs/http.md lacks: {route}")
     return tree.report("docs", findings, "Name what exists; words of other projects go into "
                        "tests/style/foreign_words.txt.")
 

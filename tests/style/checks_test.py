@@ -91,6 +91,9 @@ class Checks(unittest.TestCase):
                             "`--some-flag`, `POST /sleep`, `level`\n```\nNoSuchThing\n```\n"})
         for missing in ("InflightDoor", "open_door", "base/door.h", "src/door/", "--other-flag", "Gate::f"):
             self.finds("docs", {**code, "docs/a.md": f"\n`{missing}`\n"}, "docs/a.md:2: no such thing")
+        routes = {"src/server/api_server.cc": 'add("GET", "/models/");\n'}
+        self.clean("docs", {**routes, "docs/http.md": "`GET /models/NAME`\n"})
+        self.finds("docs", {**routes, "docs/http.md": "`GET /models`\n"}, "docs/http.md lacks: /models/")
         self.clean("docs", {**code, "docs/a.md": "`MultiThing`\n", "tests/style/foreign_words.txt": "MultiThing\n"})
 
     def test_words(self):
