@@ -1,4 +1,5 @@
-// A connector that moves nothing: it counts requests and steps, and shows what every connector has.
+// A connector that moves nothing: it counts requests, steps and layers, and shows what every
+// connector has.
 #include <utility>
 
 #include "dormouse/kv_connector.h"
@@ -45,9 +46,14 @@ class CountingWorker final : public WorkerConnector, public FollowsMapping {
   Status register_kv_caches(const KvCaches& caches) override { return restore_kv_caches(caches); }
   void bind_connector_metadata(const std::string& /*metadata*/) override {}
   void start_load_kv() override { ++steps_; }
+  void wait_for_layer_load(std::uint32_t /*layer*/) override { ++layers_loaded_; }
+  void save_kv_layer(std::uint32_t /*layer*/) override { ++layers_saved_; }
   void get_finished(const RequestIds& /*finished*/, KvConnectorOutput& /*output*/) override {}
   KvConnectorStats get_kv_connector_stats() const override {
-    return {{"counting_steps_total", steps_}, {"counting_mappings_total", mappings_}};
+    return {{"counting_steps_total", steps_},
+            {"counting_layers_loaded_total", layers_loaded_},
+            {"counting_layers_saved_total", layers_saved_},
+            {"counting_mappings_total", mappings_}};
   }
 
   // Nothing is in flight between steps and nothing is registered anywhere.
@@ -59,6 +65,8 @@ class CountingWorker final : public WorkerConnector, public FollowsMapping {
 
  private:
   double steps_ = 0;
+  double layers_loaded_ = 0;
+  double layers_saved_ = 0;
   double mappings_ = 0;
   std::uint64_t generation_ = 0;
 };

@@ -1,7 +1,6 @@
 #include "kv_connector/example/example_connector.h"
 
 #include <cstring>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -9,9 +8,43 @@
 #include "kv_connector/block_key.h"
 #include "kv_connector/extra_config.h"
 #include "kv_connector/offload/disk_tier.h"
+#include "kv_connector/wire.h"
 
 namespace dormouse {
 namespace {
+
+constexpr JsonLimits kLimits = {.depth = 8, .values = std::size_t{1} << 24};
+
+struct NamedBlock {
+  std::string key;
+  BlockId block = 0;
+  template <class Io, class Self>
+  static void fields(Io& io, Self& self) {
+    io("key", self.key);
+    io("block", self.block);
+  }
+};
+
+struct Save {
+  RequestId request = 0;
+  std::vector<NamedBlock> blocks;
+  template <class Io, class Self>
+  static void fields(Io& io, Self& self) {
+    io("request", self.request);
+    io("blocks", self.blocks);
+  }
+};
+
+// What the scheduler half asks of the workers.
+struct Work {
+  std::vector<NamedBlock> loads;
+  std::vector<Save> saves;
+  template <class Io, class Self>
+  static void fields(Io& io, Self& self) {
+    io("loads", self.loads);
+    io("saves", self.saves);
+  }
+};
 
 Result<std::string> storage_path(const KvTransferConfig& config) {
   std::string path;
@@ -47,39 +80,36 @@ class ExampleScheduler final : public SchedulerConnector {
     const auto keys = keys_of(request);
     const std::size_t first = request.num_computed / context_.shape.block_size;
     for (std::size_t i = 0; i < num_external / context_.shape.block_size; ++i)
-      loads_.push_back(Json::Array{keys[first + i], blocks[first + i]});
+      work_.loads.push_back({keys[first + i], blocks[first + i]});
     admitted_.insert(request.id);
   }
 
   std::string build_connector_meta() override {
-    if (loads_.empty() && saves_.empty())
+    if (work_.loads.empty() && work_.saves.empty())
       return {};
-    Json::Array saves;
-    for (auto& [request, blocks] : std::exchange(saves_, {}))
-      saves.push_back(Json::Array{request, std::move(blocks)});
-    return to_msgpack(Json::Array{std::exchange(loads_, {}), std::move(saves)});
+    return encode_fields(std::exchange(work_, {}));
   }
-  bool has_pending_work() const override { return !saves_.empty(); }
+  bool has_pending_work() const override { return !work_.saves.empty(); }
 
   KvRequestFinished request_finished(const KvRequest& request,
                                      std::span<const BlockId> blocks) override {
     if (admitted_.erase(request.id) == 0 || request.finished == FinishReason::kError)
       return {};
     const auto keys = keys_of(request);
-    Json::Array wanted;
+    Save save{.request = request.id};
     for (std::size_t i = 0; i < keys.size(); ++i)
       if ((i + 1) * context_.shape.block_size <= request.num_computed && !exists(keys[i]))
-        wanted.push_back(Json::Array{keys[i], blocks[i]});
-    if (wanted.empty())
+        save.blocks.push_back({keys[i], blocks[i]});
+    if (save.blocks.empty())
       return {};
-    saves_.emplace(request.id, std::move(wanted));
+    work_.saves.push_back(std::move(save));
     return {.delay_free = true};
   }
 
   // The mapping of the blocks that are still to be saved is gone; that they go is still reported.
   void set_xfer_handshake_metadata(const std::vector<std::string>& /*by_rank*/) override {
-    for (auto& [request, blocks] : saves_)
-      blocks.clear();
+    for (Save& save : work_.saves)
+      save.blocks.clear();
   }
   // What runs now may be computed with both: it is not saved.
   void set_model_hash(const std::string& model_hash) override {
@@ -106,8 +136,7 @@ class ExampleScheduler final : public SchedulerConnector {
 
   KvConnectorContext context_;
   const std::string path_;
-  Json::Array loads_;                       // [key, block]
-  std::map<RequestId, Json::Array> saves_;  // [key, block]
+  Work work_;
   std::set<RequestId> admitted_;
 };
 
@@ -129,28 +158,30 @@ class ExampleWorker final : public WorkerConnector, public FollowsMapping {
   }
 
   void bind_connector_metadata(const std::string& metadata) override {
-    const auto message = metadata.empty() ? Json::Array{Json::Array{}, Json::Array{}}
-                                          : *parse_msgpack(metadata)->array();
-    wanted_ = *message[0].array();
-    saves_ = *message[1].array();
+    if (metadata.empty())
+      return;
+    auto work = decode_fields<Work>(metadata, "what to load and to save", kLimits);
+    DM_CHECK(work.has_value(), "the scheduler half speaks the same language");
+    work_ = std::move(*work);
   }
   void clear_connector_metadata() override { loads_.clear(); }
 
   void start_load_kv() override {
-    for (const Json& save : std::exchange(saves_, {})) {
-      for (const Json& each : *(*save.array())[1].array())
-        files_->write(*(*each.array())[0].string(), block((*each.array())[1]));
-      finished_.push_back((*save.array())[0].as_unsigned());
+    for (const Save& save : work_.saves) {
+      for (const NamedBlock& each : save.blocks)
+        files_->write(each.key, block(each.block));
+      finished_.push_back(save.request);
     }
-    for (const Json& each : std::exchange(wanted_, {})) {
-      Load load{block((*each.array())[1]), std::vector<std::byte>(shape_.block_bytes())};
-      if (const Status read = files_->read(*(*each.array())[0].string(), load.bytes); !read) {
-        failed_.invalid_block_ids.push_back(static_cast<BlockId>((*each.array())[1].as_unsigned()));
+    for (const NamedBlock& each : work_.loads) {
+      Load load{block(each.block), std::vector<std::byte>(shape_.block_bytes())};
+      if (const Status read = files_->read(each.key, load.bytes); !read) {
+        failed_.invalid_block_ids.push_back(each.block);
         failed_.failure = read.error().message;
       } else {
         loads_.push_back(std::move(load));
       }
     }
+    work_ = {};
   }
   void wait_for_layer_load(std::uint32_t layer) override {
     const std::size_t bytes = 2 * shape_.plane_bytes();  // keys, then values
@@ -171,15 +202,16 @@ class ExampleWorker final : public WorkerConnector, public FollowsMapping {
     std::span<std::byte> to;
     std::vector<std::byte> bytes;
   };
-  std::span<std::byte> block(const Json& id) const {
-    return cache_.subspan(id.as_unsigned() * shape_.block_bytes(), shape_.block_bytes());
+  std::span<std::byte> block(BlockId id) const {
+    const std::size_t size = shape_.block_bytes();
+    DM_CHECK(id < cache_.size() / size, "a block of the cache");
+    return cache_.subspan(id * size, size);
   }
 
   const KvShape shape_;
   const std::unique_ptr<DiskTier> files_;
   std::span<std::byte> cache_;
-  Json::Array wanted_;
-  Json::Array saves_;
+  Work work_;
   std::vector<Load> loads_;
   RequestIds finished_;
   KvConnectorOutput failed_;

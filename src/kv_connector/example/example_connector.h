@@ -1,4 +1,4 @@
-// ExampleConnector: the shortest correct connector, to copy from. Full blocks of prompts lie in
+// ExampleConnector: the shortest correct connector of this tree. Full blocks of prompts lie in
 // files of a folder (extra config `shared_storage_path`) that several engines may share.
 //
 // A block is saved when its request ends, at the start of the next step, and loaded layer by layer
