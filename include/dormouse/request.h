@@ -1,6 +1,6 @@
 // What a user asks of the engine, and what comes back: token ids in, token ids out.
 //
-// Plain values. Text (templates, detokenisation, stop strings) is the caller's side; see src/text/.
+// Plain values. Text is the caller's side: Engine::encode, encode_chat and decode help with it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Errors are values: every operation that can fail returns Result<T> or Status, and none throws.
 //
-// Programmer errors (broken preconditions) stop the process instead: see DM_CHECK.
+// Programmer errors (broken preconditions) stop the process instead, with a message.
 #pragma once
 
 #include <string>
