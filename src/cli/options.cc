@@ -356,7 +356,9 @@ std::variant<CtlOptions, ExitCode> parse_ctl(int argc, char** argv) {
       ->check(CLI::Range(std::int64_t{0}, (std::int64_t{1} << 31) - 1));
   sleep->add_flag("--force", options.force, "Go on without peers that do not let go of the memory");
   CLI::App* wake = add_call("wake", "/wake_up", "Wake the engine");
-  wake->add_option("--tags", options.tags, "Only these: weights, kv_cache")->delimiter(',');
+  wake->add_option("--tags", options.tags,
+                   "Only these: weights, kv_cache, scratch; scheduling: end a pause alone [all]")
+      ->delimiter(',');
   add_call("reload", "/reload_weights", "Read the weights again, as after a sleep at level 2");
   CLI::App* pause = add_call("pause", "/pause", "Stop computing; the memory stays");
   pause->add_option("--mode", options.mode, "Requests under way: abort, wait or keep [abort]")
