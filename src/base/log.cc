@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <string>
 
 namespace dormouse {
 namespace {
@@ -46,8 +47,22 @@ bool log_enabled(LogLevel level) {
   return logger().should_log(to_spdlog(level));
 }
 
+// What a stranger sent may stand in a message: a line stays one line, and a terminal unharmed.
+std::string printable(std::string_view message) {
+  std::string text;
+  text.reserve(message.size());
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f)
+      text += fmt::format("\\x{:02x}", byte);
+    else
+      text += c;
+  }
+  return text;
+}
+
 void log_line(LogLevel level, std::string_view folder, std::string_view message) {
-  logger().log(to_spdlog(level), "{} {}", folder, message);
+  logger().log(to_spdlog(level), "{} {}", folder, printable(message));
 }
 
 }  // namespace dormouse

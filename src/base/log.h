@@ -1,5 +1,5 @@
 // One logger for each folder. Lines go to stderr: time, level, folder, and a message with
-// key=value pairs.
+// key=value pairs. Control characters in it are written as \xNN.
 //
 // Threads: any. Cost: nothing is formatted below the level that is set.
 #pragma once

@@ -18,6 +18,16 @@ TEST(Log, FormatsOnlyWhatIsEnabled) {
             std::string::npos);
 }
 
+TEST(Log, ALineStaysOneLineWhateverStandsInIt) {
+  testing::internal::CaptureStderr();
+  log(LogLevel::kError, "base", "engine={}",
+      "x\n2026-01-01 error engine forged\x1b[31m\x7f \xc3\xa9");
+  const std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_NE(line.find("engine=x\\x0a2026-01-01 error engine forged\\x1b[31m\\x7f \xc3\xa9\n"),
+            std::string::npos)
+      << line;
+}
+
 TEST(Check, StopsTheProcessWithAMessage) {
   EXPECT_DEATH(DM_CHECK(1 + 1 == 3, "arithmetic"), "check failed: 1 \\+ 1 == 3: arithmetic");
 }

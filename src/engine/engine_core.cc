@@ -254,9 +254,9 @@ std::optional<EngineCore::Clock::time_point> EngineCore::next_turn() const {
   if (!connector_ || !scheduler_)
     return deadline;
   const TransfersUnderWay transfers = scheduler_->transfers();
-  const auto interval = transfers.loads > 0   ? kLoadPoll
-                        : transfers.sends > 0 ? kSendPoll
-                                              : kIdlePoll;
+  const auto interval = transfers.loads + transfers.lookups > 0 ? kLoadPoll
+                        : transfers.sends > 0                   ? kSendPoll
+                                                                : kIdlePoll;
   return std::min(deadline.value_or(Clock::time_point::max()), Clock::now() + interval);
 }
 

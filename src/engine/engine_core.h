@@ -134,7 +134,6 @@ class EngineCore final : public Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::string> handshakes_;  // by rank, as they were asked last
   std::string model_hash_;
-  Clock::time_point last_poll_;
   KvConnectorStats worker_stats_;
   std::vector<TokenId> end_tokens_;
   std::unordered_map<RequestId, Caller> callers_;

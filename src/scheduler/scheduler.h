@@ -74,8 +74,9 @@ struct SchedulerCounters {
 
 // What the connector does with blocks now.
 struct TransfersUnderWay {
-  std::size_t loads = 0;  // requests that wait for blocks, or ended while they were loaded
-  std::size_t sends = 0;  // requests that ended and whose blocks are held
+  std::size_t loads = 0;    // requests that wait for blocks, or ended while they were loaded
+  std::size_t sends = 0;    // requests that ended and whose blocks are held
+  std::size_t lookups = 0;  // requests of which the connector does not know yet what it has
 };
 
 class Scheduler {
@@ -194,6 +195,8 @@ class Scheduler {
   std::string load_failure_;                            // why the last one failed
   std::map<RequestId, std::uint32_t> recving_reports_;  // how many ranks finished
   std::map<RequestId, std::uint32_t> sending_reports_;
+
+  std::size_t lookups_ = 0;  // that the last plan waited for
 
   bool step_in_flight_ = false;
   std::uint64_t next_step_ = 1;

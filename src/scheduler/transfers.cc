@@ -174,7 +174,7 @@ void Scheduler::end_load(Sequence& sequence, std::vector<RequestOutput>& outputs
 }
 
 TransfersUnderWay Scheduler::transfers() const {
-  TransfersUnderWay now{.loads = loading_.size()};
+  TransfersUnderWay now{.loads = loading_.size(), .lookups = lookups_};
   for (const auto& sequence : retiring_) {
     now.loads += sequence->receiving;
     now.sends += sequence->sending;

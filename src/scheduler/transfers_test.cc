@@ -235,6 +235,11 @@ TEST_F(TransfersTest, ARequestThatTheConnectorWantsToThinkAboutHoldsNobodyUp) {
   step();
   ASSERT_THAT(plan_.sequences, SizeIs(1));
   EXPECT_EQ(plan_.sequences[0].id, 2U);
+  EXPECT_EQ(scheduler_->transfers().lookups, 1U);
+  connector_.ask_later.clear();
+  step();
+  EXPECT_EQ(plan_.sequences.back().id, 1U);
+  EXPECT_EQ(scheduler_->transfers().lookups, 0U);
 }
 
 TEST_F(TransfersTest, AConnectorIsAskedOnceInARequestsLife) {

@@ -12,6 +12,7 @@ namespace dormouse {
 namespace {
 
 constexpr const char* kKey = "connectors";
+constexpr const char* kPolicy = "kv_load_failure_policy";
 
 void inherit(const Json& given, const KvTransferConfig& whole, KvTransferConfig& child) {
   const auto absent = [&given](const char* key) {
@@ -28,12 +29,17 @@ void inherit(const Json& given, const KvTransferConfig& whole, KvTransferConfig&
     child.kv_port = whole.kv_port;
   if (absent("verify_kv"))
     child.verify_kv = whole.verify_kv;
-  if (absent("kv_load_failure_policy"))
-    child.kv_load_failure_policy = whole.kv_load_failure_policy;
 }
 
 Result<MultiChild> read_child(const Json& given, const KvTransferConfig& whole) {
   DM_TRY_ASSIGN(KvTransferConfig config, parse_kv_transfer_config(given.dump()));
+  if (given.find(kPolicy) != nullptr)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is the engine's: state it beside kv_connector MultiConnector, not "
+                            "for one of its connectors",
+                            kPolicy),
+                kPolicy);
+  config.kv_load_failure_policy = whole.kv_load_failure_policy;
   if (config.kv_connector == kMultiConnector)
     return fail(ErrorCode::kInvalidArgument,
                 "a MultiConnector cannot hold another one; name all connectors in one list", kKey);

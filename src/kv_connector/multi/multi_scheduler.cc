@@ -109,7 +109,7 @@ KvRequestFinished MultiScheduler::request_finished(const KvRequest& request,
       key_clashes_ += merge_params(merged, one.kv_transfer_params);
   }
   if (holders > 1)
-    holders_.emplace_back(request.id, holders);
+    holders_.push_back({request.id, holders});
   return {.delay_free = holders > 0,
           .kv_transfer_params = merged.is_null() ? std::string() : merged.dump()};
 }

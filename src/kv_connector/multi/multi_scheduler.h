@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dormouse/kv_connector.h"
+#include "kv_connector/multi/multi_messages.h"
 
 namespace dormouse {
 
@@ -39,8 +40,8 @@ class MultiScheduler final : public SchedulerConnector {
 
  private:
   const Children children_;
-  std::unordered_map<RequestId, std::size_t> loads_from_;     // until its blocks are allocated
-  std::vector<std::pair<RequestId, std::uint32_t>> holders_;  // to tell the workers
+  std::unordered_map<RequestId, std::size_t> loads_from_;  // until its blocks are allocated
+  std::vector<MultiHolders> holders_;                      // to tell the workers
   std::uint64_t key_clashes_ = 0;
 };
 

@@ -195,7 +195,7 @@ TEST(Multi, AChildInheritsWhatItDoesNotSay) {
   const auto children = multi_children(
       config_of(R"([{"kv_connector":"OffloadingConnector"},{"kv_connector":"ExampleConnector",)"
                 R"("engine_id":"own","kv_role":"kv_both","kv_port":7,"verify_kv":false,)"
-                R"("kv_load_failure_policy":"recompute","kv_connector_extra_config":{"k":1}}])"));
+                R"("kv_connector_extra_config":{"k":1}}])"));
   ASSERT_TRUE(children) << children.error().message;
   ASSERT_EQ(children->size(), 2U);
   const KvTransferConfig& first = (*children)[0].config;
@@ -210,7 +210,7 @@ TEST(Multi, AChildInheritsWhatItDoesNotSay) {
   EXPECT_EQ(second.kv_role, KvRole::kBoth);
   EXPECT_EQ(second.kv_port, 7);
   EXPECT_FALSE(second.verify_kv);
-  EXPECT_EQ(second.kv_load_failure_policy, KvLoadFailurePolicy::kRecompute);
+  EXPECT_EQ(second.kv_load_failure_policy, KvLoadFailurePolicy::kFail) << "the engine's";
   EXPECT_EQ(second.kv_connector_extra_config, R"({"k":1})");
 }
 
@@ -222,6 +222,8 @@ TEST(Multi, RefusesEveryWrongConfiguration) {
   EXPECT_THAT(refusal("[]"), HasSubstr("at least one"));
   EXPECT_THAT(refusal("{}"), HasSubstr("a list"));
   EXPECT_THAT(refusal("[1]"), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(refusal(R"([{"kv_connector":"IpcConnector","kv_load_failure_policy":"fail"}])"),
+              HasSubstr("kv_load_failure_policy is the engine's"));
   EXPECT_THAT(refusal(R"([{"kv_connector":"MultiConnector"}])"), HasSubstr("another one"));
   EXPECT_THAT(refusal(R"([{"kv_connector":"Nothing"}])"),
               HasSubstr("Unsupported connector type: Nothing"));

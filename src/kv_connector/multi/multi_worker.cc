@@ -32,7 +32,8 @@ Status MultiWorker::register_kv_caches(const KvCaches& caches) {
 void MultiWorker::bind_connector_metadata(const std::string& metadata) {
   const auto decoded = decode_multi_metadata(metadata, children_.size());
   DM_CHECK(decoded.has_value(), "the scheduler half speaks the same language");
-  holders_.insert(decoded->holders.begin(), decoded->holders.end());
+  for (const MultiHolders& each : decoded->holders)
+    holders_.emplace(each.request, each.count);
   for (std::size_t i = 0; i < children_.size(); ++i)
     children_[i]->bind_connector_metadata(decoded->by_child[i]);
 }

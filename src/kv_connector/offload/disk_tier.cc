@@ -34,6 +34,19 @@ struct File {
   std::uint64_t bytes = 0;
 };
 
+// <two digits>/<those and 62 more>.r<rank>.kv, or that with an ending of the one who writes it.
+bool is_ours(const fs::path& path) {
+  constexpr std::size_t kKeyDigits = 64;
+  const std::string name = path.filename().string();
+  const std::size_t rank = name.find_first_not_of("0123456789abcdef");
+  if (rank != kKeyDigits || name.compare(rank, 2, ".r") != 0 ||
+      path.parent_path().filename() != name.substr(0, 2))
+    return false;
+  const std::size_t ending = name.find_first_not_of("0123456789", rank + 2);
+  return ending != name.npos && ending > rank + 2 && name.compare(ending, 3, kEnding) == 0 &&
+         (name.size() == ending + kEnding.size() || name.ends_with(kTemporaryEnding));
+}
+
 // Ours alone, whatever else lies there; those used longest ago first. What vanishes meanwhile is
 // not there.
 std::vector<File> files_in(const std::string& path) {
@@ -45,8 +58,7 @@ std::vector<File> files_in(const std::string& path) {
     const std::string name = each->path().filename().string();
     const bool temporary = name.ends_with(kTemporaryEnding);
     std::error_code gone;
-    if (each.depth() != 1 || !(temporary || name.ends_with(kEnding)) ||
-        !each->is_regular_file(gone))
+    if (each.depth() != 1 || !is_ours(each->path()) || !each->is_regular_file(gone))
       continue;
     File file{each->path(), each->last_write_time(gone)};
     file.bytes = gone ? 0 : each->file_size(gone);

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/inotify.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -200,15 +202,55 @@ TEST_F(DiskTierTest, LeavesAloneWhatIsNotItsOwn) {
   const std::string notes = folder_.path() + "/ab/notes.txt";
   const std::string unfinished = file(8) + ".1.2.kv.tmp";
   const std::string abandoned = file(9) + ".1.2.kv.tmp";
-  for (const std::string& each : {notes, unfinished, abandoned})
+  std::vector<std::string> others = {notes};
+  for (const char* name : {"x.kv", "foo.r0.kv", "notes.kv.tmp"})
+    others.push_back(folder_.path() + "/ab/" + name);
+  fs::create_directory(folder_.path() + "/cd");
+  others.push_back(folder_.path() + "/cd/" + fs::path(file(3)).filename().string());
+  for (const std::string& each : others)
     std::ofstream(each) << std::string(kBlock, 'x');
-  for (const std::string& each : {notes, abandoned})
+  for (const std::string& each : {unfinished, abandoned})
+    std::ofstream(each) << std::string(kBlock, 'x');
+  others.push_back(abandoned);
+  for (const std::string& each : others)
     fs::last_write_time(each, fs::file_time_type::clock::now() - std::chrono::hours(1));
   for (int i = 2; i < 9; ++i)
     tier->write(key_of(i), bytes_of(i));
-  EXPECT_TRUE(fs::exists(notes));
+  others.pop_back();
+  for (const std::string& each : others)
+    EXPECT_TRUE(fs::exists(each)) << each;
   EXPECT_TRUE(fs::exists(unfinished)) << "somebody writes it";
   EXPECT_FALSE(fs::exists(abandoned));
+}
+
+// Of one file, for this process; beyond it the kernel says EFBIG.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : signals_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, signals_);
+  }
+
+ private:
+  void (*signals_)(int);
+  rlimit before_{};
+};
+
+TEST_F(DiskTierTest, AFailedWriteLeavesNothingAndIsCounted) {
+  auto tier = open();
+  {
+    const FileSizeLimit limit(kBlockHeaderBytes + kBlock / 2);
+    tier->write(key_of(1), bytes_of(1));
+  }
+  EXPECT_EQ(tier->faults(DiskFault::kIo), 1U);
+  EXPECT_TRUE(fs::is_empty(folder_.path() + "/ab"));
+  tier->write(key_of(1), bytes_of(1));
+  EXPECT_TRUE(has(*tier, 1));
 }
 
 // A filesystem of one megabyte; needs the right to mount.

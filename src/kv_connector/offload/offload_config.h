@@ -20,6 +20,8 @@ struct OffloadConfig {
   std::uint32_t num_slots = 0;  // blocks that the host tier has room for, the same on every rank
 };
 
+// All but num_slots, which depends on the model.
+Result<OffloadConfig> parse_offload_config(const KvTransferConfig& config);
 Result<OffloadConfig> parse_offload_config(const KvConnectorContext& context);
 
 }  // namespace dormouse

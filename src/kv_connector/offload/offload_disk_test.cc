@@ -154,6 +154,12 @@ TEST_F(OffloadDiskTest, ALoadEndsInTimeThoughTheFileSystemNeverAnswers) {
   EXPECT_THAT(ended, ElementsAre(1, 2));
   EXPECT_THAT(invalid, ElementsAre(7, 8, 9, 11, 12, 13));
 
+  // Whose threads all hang is not asked again.
+  EXPECT_EQ(reader.load(request_of(5, 13), {7, 8, 9, 10}), 12U);
+  const KvConnectorOutput refused = reader.step();
+  EXPECT_THAT(refused.finished_recving, ElementsAre(5));
+  EXPECT_THAT(refused.failure, HasSubstr("does not answer"));
+
   // The host tier works on, and a late answer touches nothing.
   TestRequest other = request_of(3, 9, 500);
   reader.fill(1, 1);
@@ -166,6 +172,26 @@ TEST_F(OffloadDiskTest, ALoadEndsInTimeThoughTheFileSystemNeverAnswers) {
   reader.settle();
   EXPECT_TRUE(reader.holds(7, 1) && reader.holds(8, 2));
   EXPECT_EQ(reader.stat("kv_offload_loaded_blocks_total"), 2);
+}
+
+TEST_F(OffloadDiskTest, EndsThoughTheFileSystemNeverAnswers) {
+  OffloadEngine writer(context());
+  store(writer);
+  auto gate = std::make_shared<CopyGate>();
+  gate->close();
+  {
+    auto scheduler = *OffloadScheduler::create(context());
+    auto worker = *OffloadWorker::create(
+        context(), {.copy = [](auto, auto) { ADD_FAILURE() << "after the end"; },
+                    .before_read = [gate] { gate->pass(); }});
+    OneRankEngine reader(context(), std::move(scheduler), std::move(worker));
+    EXPECT_EQ(reader.load(request_of(1, 13), {7, 8, 9, 10}), 12U);
+    reader.step();
+    gate->wait_for(1);
+  }
+  gate->open();
+  while (gate.use_count() > 1)
+    std::this_thread::yield();
 }
 
 TEST_F(OffloadDiskTest, SurvivesASleepBetweenCopyAndFile) {

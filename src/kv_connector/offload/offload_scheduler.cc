@@ -11,6 +11,14 @@ namespace dormouse {
 namespace {
 
 constexpr std::size_t kMaxBadFiles = 1 << 16;
+constexpr std::chrono::seconds kLookupTimeout(1);  // later it is a miss
+
+bool exists_on_every_rank(const std::string& path, const std::string& key, std::uint32_t ranks) {
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    if (!DiskTier::exists(path, key, rank))
+      return false;
+  return true;
+}
 
 }  // namespace
 
@@ -25,7 +33,14 @@ OffloadScheduler::OffloadScheduler(const KvConnectorContext& context, OffloadCon
       shape_(context.shape),
       world_size_(context.world_size),
       model_hash_(context.model_hash),
-      tier_(config_.num_slots) {}
+      tier_(config_.num_slots) {
+  if (!config_.disk_path.empty())
+    disk_ = std::make_unique<DiskLookup>(
+        [path = config_.disk_path, ranks = world_size_](const std::string& key) {
+          return exists_on_every_rank(path, key, ranks);
+        },
+        kLookupTimeout);
+}
 
 void OffloadScheduler::on_new_request(const KvRequest& request) {
   known_.try_emplace(request.id);
@@ -45,13 +60,20 @@ const std::vector<std::string>& OffloadScheduler::keys_of(Known& known, const Kv
   return keys;
 }
 
-bool OffloadScheduler::is_on_disk(const std::string& key) const {
-  if (config_.disk_path.empty() || bad_.contains(key))
-    return false;
-  for (std::uint32_t rank = 0; rank < world_size_; ++rank)
-    if (!DiskTier::exists(config_.disk_path, key, rank))
-      return false;
-  return true;
+// Of these blocks, those that only a file holds, before the first that nothing holds.
+std::optional<DiskLookup::Keys> OffloadScheduler::find_on_disk(RequestId request,
+                                                               std::span<const std::string> keys) {
+  std::vector<std::string> wanted;
+  for (const std::string& key : keys) {
+    if (tier_.find(key))
+      continue;
+    if (disk_ == nullptr || bad_.contains(key))
+      break;
+    wanted.push_back(key);
+  }
+  if (wanted.empty())
+    return DiskLookup::Keys();
+  return disk_->find(request, std::move(wanted));
 }
 
 std::optional<KvMatch> OffloadScheduler::get_num_new_matched_tokens(const KvRequest& request,
@@ -62,8 +84,12 @@ std::optional<KvMatch> OffloadScheduler::get_num_new_matched_tokens(const KvRequ
   if (num_computed % block_size != 0 || first >= end)
     return KvMatch{};
   const auto& keys = keys_of(known_[request.id], request, end);
+  const auto files = find_on_disk(request.id, std::span(keys).subspan(first, end - first));
+  if (!files)
+    return std::nullopt;
   std::uint32_t at = first;
-  while (at < end && (tier_.find(keys[at]) || is_on_disk(keys[at])))
+  while (at < end &&
+         (tier_.find(keys[at]) || (files->contains(keys[at]) && !bad_.contains(keys[at]))))
     ++at;
   return KvMatch{.tokens = (at - first) * block_size, .load_is_async = at > first};
 }
@@ -71,6 +97,8 @@ std::optional<KvMatch> OffloadScheduler::get_num_new_matched_tokens(const KvRequ
 void OffloadScheduler::update_state_after_alloc(const KvRequest& request,
                                                 std::span<const BlockId> blocks,
                                                 std::uint32_t num_external) {
+  if (disk_)
+    disk_->forget(request.id);
   if (num_external == 0) {
     ++misses_;
     return;
@@ -107,7 +135,7 @@ void OffloadScheduler::submit(OffloadJob job) {
 std::string OffloadScheduler::build_connector_meta() {
   if (queue_.empty())
     return {};
-  return encode(std::exchange(queue_, {}));
+  return encode_fields(OffloadJobs{std::exchange(queue_, {})});
 }
 
 bool OffloadScheduler::has_pending_work() const {
@@ -117,7 +145,8 @@ bool OffloadScheduler::has_pending_work() const {
 void OffloadScheduler::update_connector_output(const KvConnectorOutput& output) {
   if (output.worker_meta.empty())
     return;
-  const auto report = decode_offload_report(output.worker_meta);
+  const auto report =
+      decode_fields<OffloadReport>(output.worker_meta, "offload report", kOffloadMessageLimits);
   DM_CHECK(report.has_value(), "the worker half speaks the same language");
   for (const OffloadReport::Ended& each : report->ended)
     job_ended(each);
@@ -166,6 +195,8 @@ void OffloadScheduler::store_ended(const Flight& flight) {
 
 KvRequestFinished OffloadScheduler::request_finished(const KvRequest& request,
                                                      std::span<const BlockId> blocks) {
+  if (disk_)
+    disk_->forget(request.id);
   auto node = known_.extract(request.id);
   if (node.empty() || request.finished == FinishReason::kError)
     return {};
@@ -235,7 +266,8 @@ KvConnectorStats OffloadScheduler::get_kv_connector_stats() const {
   return {{"kv_offload_hits_total", static_cast<double>(hits_)},
           {"kv_offload_misses_total", static_cast<double>(misses_)},
           {"kv_offload_host_blocks", static_cast<double>(tier_.num_blocks())},
-          {"kv_offload_evictions_total", static_cast<double>(tier_.evictions())}};
+          {"kv_offload_evictions_total", static_cast<double>(tier_.evictions())},
+          {"kv_offload_lookup_timeouts_total", disk_ ? static_cast<double>(disk_->timeouts()) : 0}};
 }
 
 }  // namespace dormouse

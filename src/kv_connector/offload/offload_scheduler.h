@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "kv_connector/offload/disk_lookup.h"
 #include "kv_connector/offload/host_tier.h"
 #include "kv_connector/offload/offload_config.h"
 #include "kv_connector/offload/offload_jobs.h"
@@ -53,7 +54,8 @@ class OffloadScheduler final : public SchedulerConnector {
 
   const std::vector<std::string>& keys_of(Known& known, const KvRequest& request,
                                           std::size_t count);
-  bool is_on_disk(const std::string& key) const;
+  std::optional<DiskLookup::Keys> find_on_disk(RequestId request,
+                                               std::span<const std::string> keys);
   void submit(OffloadJob job);
   void job_ended(const OffloadReport::Ended& ended);
   void store_ended(const Flight& flight);
@@ -65,6 +67,7 @@ class OffloadScheduler final : public SchedulerConnector {
   const std::uint32_t world_size_;
   std::string model_hash_;
   HostTier tier_;
+  std::unique_ptr<DiskLookup> disk_;  // null: no disk tier
   std::vector<std::string> generations_;
   std::unordered_map<RequestId, Known> known_;
   std::unordered_map<std::uint64_t, Flight> flights_;

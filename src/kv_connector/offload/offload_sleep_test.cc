@@ -158,6 +158,50 @@ TEST(OffloadSleep, AJobOfAnOldGenerationNeverTouchesTheCache) {
   EXPECT_EQ(engine.matched(request_of(5, 9)), 8U);
 }
 
+TEST(OffloadSleep, NothingIsSaidOfBlocksOfAnOlderMapping) {
+  OffloadEngine engine(context_of("{}"));
+  store_two(engine);
+  EXPECT_EQ(engine.load(request_of(2, 9), {6, 7, 8}), 8U);
+  engine.close();
+  engine.worker->bind_connector_metadata(engine.scheduler->build_connector_meta());
+  engine.worker->start_load_kv();
+  engine.wait_for(3);
+  engine.open();
+  engine.sleep_and_wake();
+  EXPECT_THAT(engine.step().invalid_block_ids, IsEmpty());
+  engine.settle();
+  EXPECT_FALSE(engine.scheduler->has_pending_work());
+}
+
+TEST(OffloadSleep, TheReceiptSaysWhatTheTierKeeps) {
+  OffloadEngine engine(context_of("{}"));
+  Unmapping unmapping;
+  EXPECT_TRUE(engine.follower().release_kv_caches(unmapping));
+  EXPECT_THAT(unmapping.kept, IsEmpty()) << "it holds nothing yet";
+  EXPECT_TRUE(engine.follower().restore_kv_caches(engine.caches()));
+  store_two(engine);
+  EXPECT_TRUE(engine.follower().release_kv_caches(unmapping));
+  ASSERT_EQ(unmapping.kept.size(), 1U);
+  EXPECT_EQ(unmapping.kept[0].bytes, 2 * engine.shape.block_bytes());
+  EXPECT_TRUE(engine.follower().restore_kv_caches(engine.caches()));
+}
+
+TEST(OffloadSleep, AWakeUpCancelsTheWait) {
+  OffloadEngine engine(context_of("{}"));
+  engine.close();
+  TestRequest request = request_of(1, 9);
+  EXPECT_TRUE(engine.finish(request, {1, 2, 3}).delay_free);
+  engine.step();
+  engine.wait_for(1);
+  const std::atomic<bool> cancelled = true;
+  Unmapping unmapping{.cancelled = &cancelled};
+  const Status released = engine.follower().release_kv_caches(unmapping);
+  ASSERT_FALSE(released);
+  EXPECT_EQ(released.error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(engine.follower().restore_kv_caches(engine.caches()));
+  engine.open();
+}
+
 TEST(OffloadSleep, MayBeReleasedTwiceAndRestoredTwice) {
   OffloadEngine engine(context_of("{}"));
   Unmapping unmapping;

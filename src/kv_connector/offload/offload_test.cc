@@ -183,7 +183,8 @@ TEST(Offload, RefusesEveryWrongConfigurationByName) {
   EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":"1"})"), HasSubstr("cpu_bytes_to_use must be"));
   EXPECT_THAT(refusal(R"({"cpu_bytes_to_use":255})"), HasSubstr("one block of the KV cache"));
   EXPECT_THAT(refusal(R"({"num_threads":0})"), HasSubstr("num_threads must be"));
-  EXPECT_THAT(refusal(R"({"disk_bytes":-1})"), HasSubstr("disk_bytes must be"));
+  EXPECT_THAT(refusal(R"({"disk_path":"x","disk_bytes":-1})"), HasSubstr("disk_bytes must be"));
+  EXPECT_THAT(refusal(R"({"disk_bytes":1000})"), HasSubstr("without disk_path"));
   EXPECT_THAT(refusal(R"({"disk_path":"/proc/none"})"), HasSubstr("disk_path: "));
   EXPECT_THAT(refusal(R"({"disk_path":"/dev/null"})"), HasSubstr("disk_path: "));
   EXPECT_EQ(refusal(R"({"cpu_bytes_to_use":256,"num_threads":2})"), "accepted");
