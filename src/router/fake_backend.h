@@ -34,6 +34,10 @@ class FakeBackend {
     const std::lock_guard lock(mutex_);
     health_ = std::move(health);
   }
+  void set_status(server::HttpResponse status) {
+    const std::lock_guard lock(mutex_);
+    status_ = std::move(status);
+  }
 
   std::vector<server::HttpRequest> requests() {
     const std::lock_guard lock(mutex_);
@@ -52,6 +56,8 @@ class FakeBackend {
     std::unique_lock lock(mutex_);
     if (request.path == "/health/ready")
       return writer->reply(health_);
+    if (request.path == "/status")
+      return writer->reply(status_);
     requests_.push_back(request);
     const Answer answer = answer_;
     lock.unlock();
@@ -63,6 +69,7 @@ class FakeBackend {
   std::condition_variable arrived_;
   Answer answer_;
   server::HttpResponse health_ = {.body = R"({"ready":true,"state":"running","reason":""})"};
+  server::HttpResponse status_ = {.body = R"({"kv_transfer":{"connector":"C"}})"};
   std::vector<server::HttpRequest> requests_;
   std::unique_ptr<server::HttpServer> server_;
 };

@@ -1,33 +1,11 @@
 #include "router/health_poller.h"
 
-#include <fmt/core.h>
-
-#include "base/json.h"
-#include "router/legs.h"
+#include "router/health.h"
 
 namespace dormouse::router {
 namespace {
 
-constexpr std::chrono::milliseconds kTimeout{2'000};
 constexpr int kFasterWhenNotReady = 4;
-
-std::string text_of(const Json* value) {
-  return value != nullptr && value->string() != nullptr ? *value->string() : std::string();
-}
-
-// What an instance says that answered, but is not ready.
-InstanceState state_of(const server::HttpResponse& response, std::string& cause) {
-  const auto body = parse_json(response.body);
-  const std::string state = body ? text_of(body->find("state")) : "";
-  if (response.status != 503 || state.empty()) {
-    cause = fmt::format("it answers {} to GET /health/ready", response.status);
-    return InstanceState::kGone;
-  }
-  cause = text_of(body->find("reason"));
-  if (state == "starting" || state == "loading")
-    return InstanceState::kLoading;
-  return state == "draining" || state == "failed" ? InstanceState::kGone : InstanceState::kAsleep;
-}
 
 }  // namespace
 
@@ -54,34 +32,26 @@ HealthPoller::~HealthPoller() {
 }
 
 void HealthPoller::run(std::size_t index) {
+  bool asked_configuration = false;
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     lock.unlock();
-    std::string cause;
-    const InstanceState state = ask(index, cause);
+    Health health = ask_health(pool_.address(index), backend_api_key_, calls_[index]);
+    const bool ready = health.state == InstanceState::kReady;
+    std::optional<std::string> warning;
+    if (ready && !std::exchange(asked_configuration, true))
+      warning = ask_configuration(pool_.address(index), backend_api_key_, calls_[index]);
+    if (health.state == InstanceState::kGone)
+      asked_configuration = false;
     lock.lock();
     if (stopped_)
       return;
-    pool_.set_state(index, state, std::move(cause));
-    stop_.wait_for(lock,
-                   state == InstanceState::kReady ? interval_ : interval_ / kFasterWhenNotReady,
+    if (warning && !warning->empty())
+      pool_.set_warning(index, *warning);
+    pool_.set_state(index, health.state, std::move(health.cause));
+    stop_.wait_for(lock, ready ? interval_ : interval_ / kFasterWhenNotReady,
                    [this] { return stopped_; });
   }
-}
-
-InstanceState HealthPoller::ask(std::size_t index, std::string& cause) {
-  auto client = server::HttpClient::connect(pool_.address(index), kTimeout);
-  if (!client) {
-    cause = client.error().message;
-    return InstanceState::kGone;
-  }
-  const Cancellation::Watch watch(calls_[index], *client);
-  const auto response = client->call("GET", "/health/ready", {}, authorization(backend_api_key_));
-  if (!response) {
-    cause = response.error().message;
-    return InstanceState::kGone;
-  }
-  return response->status == 200 ? InstanceState::kReady : state_of(*response, cause);
 }
 
 }  // namespace dormouse::router

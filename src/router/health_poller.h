@@ -23,7 +23,6 @@ class HealthPoller {
 
  private:
   void run(std::size_t index);
-  InstanceState ask(std::size_t index, std::string& cause);
 
   InstancePool& pool_;
   const std::string backend_api_key_;

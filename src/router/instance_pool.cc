@@ -19,6 +19,8 @@ std::string_view to_string(InstanceState state) {
       return "asleep";
     case InstanceState::kLoading:
       return "loading";
+    case InstanceState::kLocked:
+      return "locked";
     case InstanceState::kGone:
       break;
   }
@@ -49,6 +51,12 @@ void InstancePool::Turn::failed(InstanceState state, std::string cause) {
   const std::lock_guard lock(pool_->mutex_);
   ++pool_->instances_[index_].failures;
   pool_->set_state_locked(index_, state, std::move(cause));
+}
+
+void InstancePool::Turn::refused_params(const std::string& words) {
+  const std::lock_guard lock(pool_->mutex_);
+  ++pool_->instances_[index_].refused_params;
+  pool_->set_warning_locked(index_, "it refuses kv_transfer_params: " + words);
 }
 
 Result<std::vector<Instance>> InstancePool::parse(const std::vector<std::string>& prefill,
@@ -106,12 +114,28 @@ void InstancePool::set_state(std::size_t index, InstanceState state, std::string
 
 void InstancePool::set_state_locked(std::size_t index, InstanceState state, std::string cause) {
   Instance& instance = instances_[index];
+  const bool is_bad = state == InstanceState::kGone || state == InstanceState::kLocked;
   if (instance.state != state)
-    log(state == InstanceState::kGone ? LogLevel::kWarning : LogLevel::kInfo, "router",
+    log(is_bad ? LogLevel::kWarning : LogLevel::kInfo, "router",
         "instance url={} role={} state={} cause=\"{}\"", instance.url, to_string(instance.role),
         to_string(state), cause);
   instance.state = state;
   instance.cause = std::move(cause);
+  if (state == InstanceState::kGone)
+    instance.warning.clear();
+}
+
+void InstancePool::set_warning(std::size_t index, std::string warning) {
+  const std::lock_guard lock(mutex_);
+  set_warning_locked(index, std::move(warning));
+}
+
+void InstancePool::set_warning_locked(std::size_t index, std::string warning) {
+  Instance& instance = instances_[index];
+  if (instance.warning.empty())
+    log(LogLevel::kWarning, "router", "instance is misconfigured url={} role={} warning=\"{}\"",
+        instance.url, to_string(instance.role), warning);
+  instance.warning = std::move(warning);
 }
 
 bool InstancePool::any_ready(Role role) const {

@@ -22,8 +22,12 @@ enum class InstanceState {
   kReady,
   kAsleep,   // it answers, and takes no requests now
   kLoading,  // it is about to, or was not asked yet
+  kLocked,   // it refuses the router's key
   kGone,     // it does not answer, or is going away
 };
+inline constexpr const char* kLockedCause =
+    "the instance refused the router's key: pass --backend-api-key";
+
 std::string_view to_string(Role role);
 std::string_view to_string(InstanceState state);
 
@@ -37,8 +41,10 @@ struct Instance {
   InstanceState state = InstanceState::kLoading;
   std::string cause = "not asked yet";  // of a state that is not ready
   std::uint32_t in_flight = 0;
-  std::uint64_t requests = 0;  // legs sent to it
-  std::uint64_t failures = 0;  // legs that it did not serve
+  std::uint64_t requests = 0;        // legs sent to it
+  std::uint64_t failures = 0;        // legs that it did not serve
+  std::string warning = {};          // what is wrong with its configuration; empty: nothing known
+  std::uint64_t refused_params = 0;  // legs whose kv_transfer_params it refused
 };
 
 class InstancePool {
@@ -56,6 +62,8 @@ class InstancePool {
     const server::Address& address() const;
     // The instance did not serve this call; others are spared it until its next sign of health.
     void failed(InstanceState state, std::string cause);
+    // The instance refused the kv_transfer_params of a leg, in these words.
+    void refused_params(const std::string& words);
 
    private:
     friend class InstancePool;
@@ -74,6 +82,8 @@ class InstancePool {
   Turn take(Role role, Choice choice, const std::vector<std::size_t>& tried);
 
   void set_state(std::size_t index, InstanceState state, std::string cause);
+  // Logged when it is new. It stays until the instance is gone, and so may start anew.
+  void set_warning(std::size_t index, std::string warning);
   bool any_ready(Role role) const;
   std::vector<Instance> snapshot() const;
   std::size_t size() const { return instances_.size(); }
@@ -81,6 +91,7 @@ class InstancePool {
 
  private:
   void set_state_locked(std::size_t index, InstanceState state, std::string cause);
+  void set_warning_locked(std::size_t index, std::string warning);
 
   mutable std::mutex mutex_;
   std::vector<Instance> instances_;

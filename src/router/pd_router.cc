@@ -123,6 +123,8 @@ class PdRouterImpl final : public PdRouter {
     auto response = client->call("GET", "/v1/models", {}, authorization(options_.backend_api_key));
     if (!response)
       return server::error_response(response.error(), server::Audience::kOperator);
+    if (response->status == 401)
+      return server::error_response(502, kLockedCause);
     response->headers.clear();
     return std::move(*response);
   }

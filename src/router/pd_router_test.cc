@@ -161,6 +161,61 @@ TEST_F(RouterTest, WhatIsNotARequestIsRefused) {
   EXPECT_EQ(prefill_legs() + decode_legs(), 0U);
 }
 
+constexpr const char* kForeignPeer =
+    R"({"error":{"message":"h:7 is not a configured peer","param":"kv_transfer_params.remote_host"}})";
+
+TEST_F(RouterTest, ADecodeInstanceThatRefusesTheParamsComputesLocally) {
+  decode_[0].set_answer([](const HttpRequest& request, const Writer& writer) {
+    const bool with_params = request.body.find("kv_transfer_params") != std::string::npos;
+    writer->reply(with_params ? HttpResponse{.status = 400, .body = kForeignPeer}
+                              : HttpResponse{.body = "local"});
+  });
+  decode_[1].die();
+  const std::string body = R"({"prompt":"x","max_tokens":5})";
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 2; ++i)
+    EXPECT_EQ(complete(body).body, "local");
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(decode_[0].requests()[1].body, body);
+  EXPECT_EQ(total("local_computations"), 2);
+  EXPECT_EQ(of_instances("refused_params"), "0 0 2 0");
+  EXPECT_EQ(of_instances("warning"),
+            "it refuses kv_transfer_params: h:7 is not a configured peer ");
+  const std::size_t first = log.find("h:7 is not a configured peer");
+  EXPECT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("h:7 is not a configured peer", first + 1), std::string::npos) << log;
+}
+
+TEST_F(RouterTest, APrefillInstanceThatRefusesTheParamsIsReplaced) {
+  set_prefill(always({.status = 400, .body = kForeignPeer}));
+  EXPECT_EQ(complete().status, 200);
+  EXPECT_EQ(of_instances("refused_params"), "1 1 0 0");
+  EXPECT_EQ(total("local_computations"), 1);
+}
+
+TEST_F(RouterTest, ABadRequestOfTheDecodeSideIsTheClientsAnswer) {
+  set_decode(always({.status = 400, .body = R"({"error":{"message":"no","param":"top_p"}})"}));
+  EXPECT_EQ(complete().status, 400);
+  EXPECT_EQ(decode_legs(), 1U);
+}
+
+TEST_F(RouterTest, NoPromptIsComputedForADecodeSideThatIsNotReady) {
+  for (FakeBackend& backend : decode_) {
+    backend.set_answer(refusal("asleep"));
+    backend.set_health({.status = 503, .body = R"({"state":"asleep","reason":"at level 1"})"});
+  }
+  EXPECT_EQ(complete().status, 503);
+  EXPECT_EQ(prefill_legs(), 1U) << "nobody had told the router";
+  const HttpResponse response = complete();
+  EXPECT_EQ(response.status, 503);
+  EXPECT_NE(error_of(response, "message").find("asleep (at level 1)"), std::string::npos);
+  EXPECT_EQ(prefill_legs(), 1U);
+  EXPECT_EQ(decode_legs(), 2U);
+  decode_[1].set_answer(always({.body = "awake"}));
+  decode_[1].set_health({});
+  EXPECT_EQ(complete().body, "awake") << "it was not asked again";
+}
+
 TEST_F(RouterTest, ADecodeInstanceThatRefusesIsReplacedByTheNext) {
   decode_[0].set_answer(refusal("asleep"));
   EXPECT_EQ(complete().status, 200);

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include "base/log.h"
+#include "router/event_relay.h"
+#include "router/health.h"
 #include "router/legs.h"
 #include "server/replies.h"
 
@@ -11,25 +13,11 @@ namespace {
 
 using server::HttpResponse;
 
-// An instance that does not serve says so in one of these ways; other answers are the client's.
-bool is_refusal(int status) {
-  return status == 429 || status >= 500;
-}
-
-std::string cause_of(const HttpResponse& response) {
-  const auto body = parse_json(response.body);
-  const Json* error = body ? body->find("error") : nullptr;
-  const Json* message = error != nullptr ? error->find("message") : nullptr;
-  return message != nullptr && message->string() != nullptr
-             ? *message->string()
-             : fmt::format("it answers {}", response.status);
-}
-
-void refused(InstancePool::Turn& turn, const HttpResponse& response) {
-  if (response.status == 503)
-    turn.failed(InstanceState::kAsleep, cause_of(response));
-  else
-    turn.failed(InstanceState::kReady, "");
+void note(InstancePool::Turn& turn, const Verdict& verdict) {
+  if (verdict.failed)
+    turn.failed(*verdict.failed, verdict.cause);
+  if (verdict.misconfigured)
+    turn.refused_params(verdict.cause);
 }
 
 HttpResponse pass_on(HttpResponse response) {
@@ -38,14 +26,6 @@ HttpResponse pass_on(HttpResponse response) {
 }
 
 }  // namespace
-
-struct RoutedRequest::DecodeAnswer {
-  HttpResponse response;
-  bool begun = false;  // the head has arrived
-  bool is_stream = false;
-  bool forwarded = false;  // the client has got some of it
-  EventRelay relay;
-};
 
 RoutedRequest::RoutedRequest(const Backends& backends, server::HttpRequest request,
                              std::shared_ptr<server::ResponseWriter> writer,
@@ -68,55 +48,58 @@ void RoutedRequest::run() {
         400, "kv_transfer_params: a request may not name peers; the router chooses them",
         "kv_transfer_params"));
   ++backends_.totals.requests;
+  // Blocks that a prefill leg keeps stay leased for a while: none for who cannot fetch them.
+  if (!backends_.pool.any_ready(Role::kDecode) && !ask_decode_instances())
+    return reply_no_decode_instance();
   Json params;
-  if (!has_several_prompts(*body) && !prefill(*body, params))
+  if (!has_several_prompts(*body) && prefill(*body, params) == Outcome::kAnswered)
     return;
-  if (params.is_null())
+  if (params.is_null()) {
     ++backends_.totals.local_computations;
-  decode(params.is_null() ? request_.body : decode_body(*body, params));
+    return decode(std::nullopt);
+  }
+  decode(decode_body(*body, params));
 }
 
-bool RoutedRequest::prefill(const Json& request, Json& params) {
+bool RoutedRequest::ask_decode_instances() {
+  const auto instances = backends_.pool.snapshot();
+  for (std::size_t index = 0; index < instances.size(); ++index) {
+    if (instances[index].role != Role::kDecode || cancellation_.cancelled())
+      continue;
+    Health health = ask_health(instances[index].address, backends_.api_key, cancellation_);
+    if (!cancellation_.cancelled())
+      backends_.pool.set_state(index, health.state, std::move(health.cause));
+  }
+  return backends_.pool.any_ready(Role::kDecode);
+}
+
+RoutedRequest::Outcome RoutedRequest::prefill(const Json& request, Json& params) {
   const std::string body = prefill_body(request);
-  const Leg leg{.path = request_.path,
-                .body = body,
-                .request_id = id_,
-                .api_key = backends_.api_key,
-                .timeout = backends_.prefill_timeout};
   std::vector<std::size_t> tried;
   while (InstancePool::Turn turn = backends_.pool.take(Role::kPrefill, Choice::kReadyOnly, tried)) {
     if (!tried.empty())
       ++backends_.totals.retries;
     tried.push_back(turn.index());
     ++backends_.totals.prefill_legs;
-    std::string received;
-    auto answer = send_leg(turn.address(), leg, cancellation_, {}, [&](std::string_view part) {
-      received += part;
-      return true;
-    });
+    LegAnswer answer = send(Role::kPrefill, turn, body);
+    answer.with_params = true;
     if (cancellation_.cancelled())
-      return false;
-    if (!answer) {
-      turn.failed(InstanceState::kGone, answer.error().message);
-      continue;
+      return Outcome::kAnswered;
+    const Verdict verdict = judge(Role::kPrefill, answer);
+    note(turn, verdict);
+    if (verdict.action == Action::kReply) {
+      writer_->reply(pass_on(std::move(answer.response)));
+      return Outcome::kAnswered;
     }
-    answer->body = std::move(received);
-    if (is_refusal(answer->status)) {
-      refused(turn, *answer);
-      continue;
+    if (verdict.action == Action::kDecode) {
+      params = kv_transfer_params_of(answer.response.body);
+      break;
     }
-    if (answer->status != 200) {
-      writer_->reply(pass_on(std::move(*answer)));
-      return false;
-    }
-    params = kv_transfer_params_of(answer->body);
-    if (!params.is_null())
-      return true;
   }
-  return true;
+  return Outcome::kTryNext;
 }
 
-void RoutedRequest::decode(const std::string& body) {
+void RoutedRequest::decode(const std::optional<std::string>& body) {
   std::vector<std::size_t> tried;
   while (InstancePool::Turn turn =
              backends_.pool.take(Role::kDecode, Choice::kAnyIfNoneIsReady, tried)) {
@@ -125,30 +108,62 @@ void RoutedRequest::decode(const std::string& body) {
     if (!tried.empty())
       ++backends_.totals.retries;
     tried.push_back(turn.index());
-    if (decode_on(turn, body))
+    if (decode_on(turn, body) == Outcome::kAnswered)
       return;
   }
   reply_no_decode_instance();
 }
 
-bool RoutedRequest::decode_on(InstancePool::Turn& turn, const std::string& body) {
-  DecodeAnswer answer;
-  const Leg leg{.path = request_.path,
-                .body = body,
-                .request_id = id_,
-                .api_key = backends_.api_key,
-                .timeout = backends_.decode_timeout};
+RoutedRequest::Outcome RoutedRequest::decode_on(InstancePool::Turn& turn,
+                                                const std::optional<std::string>& body) {
+  LegAnswer answer = send(Role::kDecode, turn, body ? *body : request_.body);
+  answer.with_params = body.has_value();
+  if (cancellation_.cancelled())
+    return Outcome::kAnswered;
+  const Verdict verdict = judge(Role::kDecode, answer);
+  note(turn, verdict);
+  switch (verdict.action) {
+    case Action::kTryNext:
+      return Outcome::kTryNext;
+    case Action::kComputeLocally:
+      ++backends_.totals.local_computations;
+      return decode_on(turn, std::nullopt);
+    case Action::kReplyError:
+      writer_->reply(server::error_response(verdict.error, verdict.message));
+      break;
+    case Action::kBreakOff:
+      log(LogLevel::kWarning, "router", "stream broken off request={} cause=\"{}\"", id_,
+          verdict.cause);
+      writer_->write(fmt::format("data: {}\n\ndata: [DONE]\n\n",
+                                 server::error_body(verdict.error, verdict.message, "").dump()));
+      writer_->finish();
+      break;
+    case Action::kEndStream:
+      writer_->finish();
+      break;
+    case Action::kReply:
+    case Action::kDecode:
+      writer_->reply(pass_on(std::move(answer.response)));
+  }
+  return Outcome::kAnswered;
+}
+
+LegAnswer RoutedRequest::send(Role role, const InstancePool::Turn& turn, const std::string& body) {
+  const bool is_decode = role == Role::kDecode;
+  LegAnswer answer;
+  EventRelay relay;
   const auto on_head = [&](const HttpResponse& head) {
     answer.response = head;
-    answer.begun = true;
-    answer.is_stream = head.status == 200 && head.content_type.starts_with("text/event-stream");
+    answer.is_stream =
+        is_decode && head.status == 200 && head.content_type.starts_with("text/event-stream");
   };
   const auto on_body = [&](std::string_view part) {
     if (!answer.is_stream) {
       answer.response.body += part;
       return true;
     }
-    std::string events = answer.relay.take(part);
+    std::string events = relay.take(part);
+    answer.complete = relay.done();
     if (events.empty())
       return true;
     if (!std::exchange(answer.forwarded, true))
@@ -156,54 +171,29 @@ bool RoutedRequest::decode_on(InstancePool::Turn& turn, const std::string& body)
     writer_->write(std::move(events));
     return true;
   };
-  const auto call = send_leg(turn.address(), leg, cancellation_, on_head, on_body);
-  if (cancellation_.cancelled())
-    return true;
-  const Status status = call ? Status() : tl::unexpected(call.error());
-  if (answer.forwarded)
-    return end_stream(turn, status, answer.relay.done());
-  if (!status || answer.is_stream) {
-    const std::string cause =
-        status ? "it ended a stream without an event" : status.error().message;
-    turn.failed(InstanceState::kGone, cause);
-    if (!status && status.error().code == ErrorCode::kDeadlineExceeded) {
-      writer_->reply(server::error_response(504, "the decode instance did not answer in time"));
-      return true;
-    }
-    if (answer.begun && !answer.is_stream) {
-      writer_->reply(server::error_response(502, "the decode instance broke off its answer"));
-      return true;
-    }
-    return false;
-  }
-  if (answer.response.status == 503) {
-    refused(turn, answer.response);
-    return false;
-  }
-  writer_->reply(pass_on(std::move(answer.response)));
-  return true;
-}
-
-bool RoutedRequest::end_stream(InstancePool::Turn& turn, const Status& call, bool complete) {
-  if (!complete) {
-    const std::string cause = call ? "it ended a stream early" : call.error().message;
-    log(LogLevel::kWarning, "router", "stream broken off request={} cause=\"{}\"", id_, cause);
-    turn.failed(InstanceState::kGone, cause);
-    const Json error = server::error_body(502, "the decode instance broke off its answer", "");
-    writer_->write(fmt::format("data: {}\n\ndata: [DONE]\n\n", error.dump()));
-  }
-  writer_->finish();
-  return true;
+  const Leg leg{.path = request_.path,
+                .body = body,
+                .request_id = id_,
+                .api_key = backends_.api_key,
+                .timeout = is_decode ? backends_.decode_timeout : backends_.prefill_timeout};
+  if (const auto call = send_leg(turn.address(), leg, cancellation_, on_head, on_body); !call)
+    answer.transport = tl::unexpected(call.error());
+  return answer;
 }
 
 void RoutedRequest::reply_no_decode_instance() {
   std::string states;
+  bool all_locked = true;
   for (const Instance& instance : backends_.pool.snapshot()) {
-    if (instance.role == Role::kDecode)
-      states += fmt::format("{} {} is {} ({})", states.empty() ? "" : ",", instance.url,
-                            to_string(instance.state), instance.cause);
+    if (instance.role != Role::kDecode)
+      continue;
+    all_locked = all_locked && instance.state == InstanceState::kLocked;
+    states += fmt::format("{} {} is {} ({})", states.empty() ? "" : ",", instance.url,
+                          to_string(instance.state), instance.cause);
   }
-  writer_->reply(server::error_response(503, "no decode instance can take the request:" + states));
+  writer_->reply(all_locked ? server::error_response(502, kLockedCause)
+                            : server::error_response(
+                                  503, "no decode instance can take the request:" + states));
 }
 
 }  // namespace dormouse::router

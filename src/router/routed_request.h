@@ -1,9 +1,6 @@
 // One request of a client: a prefill leg, a decode leg, and what to do when one of them fails.
 //
-//   prefill   an instance that fails is replaced by the next that is ready, and after the last one
-//             the decode instance computes the prompt itself. A 4xx is the client's answer.
-//   decode    an instance that fails before the client got a byte is replaced by the next; after
-//             that a stream ends with an error event and [DONE].
+// What follows from a leg's answer is judged by verdict.h.
 //
 // Threads: `run` blocks the calling thread until the client has its answer or has left.
 // Owns:    the answer; the backends must outlive it.
@@ -13,13 +10,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "router/cancellation.h"
-#include "router/event_relay.h"
 #include "router/instance_pool.h"
+#include "router/verdict.h"
 #include "server/http.h"
 
 namespace dormouse::router {
@@ -46,13 +44,18 @@ class RoutedRequest {
   void run();
 
  private:
-  struct DecodeAnswer;
+  // kAnswered: the client has its answer, or has left.
+  enum class Outcome { kAnswered, kTryNext };
 
-  // False: the client has its answer, or has left. `params` stays null if no instance kept KV.
-  bool prefill(const Json& request, Json& params);
-  void decode(const std::string& body);
-  bool decode_on(InstancePool::Turn& turn, const std::string& body);  // false: try another
-  bool end_stream(InstancePool::Turn& turn, const Status& call, bool complete);
+  // Whether one of them is ready after all.
+  bool ask_decode_instances();
+  // kTryNext: on to the decode leg; `params` stays null if no instance kept KV.
+  Outcome prefill(const Json& request, Json& params);
+  // `body`: of the leg with kv_transfer_params; none: the client's own is sent.
+  void decode(const std::optional<std::string>& body);
+  Outcome decode_on(InstancePool::Turn& turn, const std::optional<std::string>& body);
+  // The transport alone: events go to the client as they arrive, everything else into the answer.
+  LegAnswer send(Role role, const InstancePool::Turn& turn, const std::string& body);
   void reply_no_decode_instance();
 
   const Backends& backends_;

@@ -45,6 +45,8 @@ server::HttpResponse status(const InstancePool& pool, const Totals& totals) {
     one.add("in_flight", instance.in_flight);
     one.add("requests", instance.requests);
     one.add("failures", instance.failures);
+    one.add("refused_params", instance.refused_params);
+    one.add("warning", instance.warning);
     instances.push(std::move(one));
   }
   Json sums;
@@ -76,6 +78,11 @@ server::HttpResponse metrics(const InstancePool& pool, const Totals& totals) {
            [](const Instance& instance) { return instance.requests; });
   for_each("failures_total", "counter", "Legs that the instance did not serve.",
            [](const Instance& instance) { return instance.failures; });
+  for_each("refused_params_total", "counter",
+           "Legs whose kv_transfer_params the instance refused: it is misconfigured.",
+           [](const Instance& instance) { return instance.refused_params; });
+  for_each("misconfigured", "gauge", "1 if the instance cannot take part in transfers.",
+           [](const Instance& instance) { return instance.warning.empty() ? 0 : 1; });
   return {.body = out.take(), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

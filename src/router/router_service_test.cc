@@ -1,4 +1,5 @@
 // The router as a service: health, keys, overload, shutdown.
+#include "router/instance_pool.h"
 #include "router/pd_router.h"
 #include "router/router_fixture.h"
 
@@ -12,8 +13,8 @@ TEST_F(RouterTest, FollowsTheHealthOfItsInstances) {
   prefill_[1].set_health({.status = 503, .body = R"({"state":"loading","reason":"5 %"})"});
   decode_[0].set_health({.status = 503, .body = R"({"state":"draining","reason":"bye"})"});
   decode_[1].set_health({.status = 401, .body = "{}"});
-  wait_until([&] { return states() == "asleep loading gone gone"; });
-  EXPECT_EQ(of_instances("cause"), "at level 1 5 % bye it answers 401 to GET /health/ready");
+  wait_until([&] { return states() == "asleep loading gone locked"; });
+  EXPECT_EQ(of_instances("cause"), std::string("at level 1 5 % bye ") + kLockedCause);
   EXPECT_EQ(call("GET", "/health/ready").status, 503);
   EXPECT_EQ(call("GET", "/health").status, 200);
   prefill_[0].set_health({});
@@ -79,6 +80,43 @@ TEST_F(RouterTest, TheClientsKeyIsNotPassedOn) {
   call("POST", "/v1/completions", R"({"prompt":"x"})", {{"Authorization", "Bearer secret"}});
   EXPECT_EQ(prefill_[0].wait_for_request().header("authorization"), "");
   EXPECT_EQ(only_decode_leg().header("authorization"), "");
+}
+
+TEST_F(RouterTest, InstancesThatRefuseItsKeyAreItsOwnFault) {
+  const HttpResponse locked{.status = 401, .body = R"({"error":"Unauthorized"})"};
+  set_prefill(always(locked));
+  set_decode(always(locked));
+  for (const char* way : {"learned from the legs", "known"}) {
+    const HttpResponse response = complete();
+    EXPECT_EQ(response.status, 502) << way;
+    EXPECT_NE(response.body.find("pass --backend-api-key"), std::string::npos) << response.body;
+    for (FakeBackend& backend : decode_)
+      backend.set_health(locked);
+  }
+  EXPECT_EQ(decode_legs(), 2U);
+  EXPECT_EQ(states(), "locked locked locked locked");
+  EXPECT_EQ(call("GET", "/v1/models").status, 502);
+}
+
+TEST_F(RouterTest, SeesAnInstanceWithoutAConnector) {
+  decode_[1].set_status({.body = R"({"kv_transfer":null})"});
+  prefill_[0].set_status({.status = 404});
+  prefill_[1].set_status({.body = "{}"});
+  testing::internal::CaptureStderr();
+  start({.poll_interval = milliseconds(10)});
+  const auto warning = [&] { return of_instances("warning"); };
+  wait_until([&] { return warning().starts_with("it has no KV connector"); });
+  const std::string text = call("GET", "/metrics").body;
+  EXPECT_NE(text.find("dormouse_router_instance_misconfigured{url=\"" + decode_[1].url() +
+                      "\",role=\"decode\"} 1\n"),
+            std::string::npos)
+      << text;
+  decode_[1].die();
+  wait_until([&] { return warning().empty(); });
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t first = log.find("it has no KV connector");
+  EXPECT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("it has no KV connector", first + 1), std::string::npos) << log;
 }
 
 TEST_F(RouterTest, RefusesWhatItsQueueCannotHold) {
