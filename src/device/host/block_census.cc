@@ -1,10 +1,12 @@
 #include "device/host/block_census.h"
 
 #include <fmt/core.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -75,6 +77,11 @@ std::error_code find_in_process(int pid, const BlockCensus& blocks,
   return hidden;
 }
 
+// A process of another PID namespace has the number 0, and is not known to have ended.
+bool has_ended(pid_t process) {
+  return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
+}
+
 }  // namespace
 
 Result<BlockCensus> own_blocks() {
@@ -110,8 +117,7 @@ BlockCensus gone_since(const BlockCensus& before, const BlockCensus& after) {
 Result<std::uint64_t> bytes_held_by(pid_t process, const BlockCensus& blocks) {
   std::vector<BlockHolder> holders;
   const std::error_code hidden = find_in_process(process, blocks, holders);
-  if (hidden && hidden != std::errc::no_such_file_or_directory &&
-      hidden != std::errc::no_such_process)
+  if (hidden && !has_ended(process))
     return fail(ErrorCode::kUnavailable,
                 fmt::format("what process {} holds is hidden: {}", process, hidden.message()));
   BlockCensus held;

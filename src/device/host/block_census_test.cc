@@ -71,5 +71,15 @@ TEST_F(Census, FindsAnotherProcessThatHoldsABlock) {
   EXPECT_TRUE(holders_of(blocks).empty());
 }
 
+TEST_F(Census, SaysWhatAProcessHoldsOnlyOfThoseThatItCanSee) {
+  const BlockHandle block = *driver.create(kSize);
+  const BlockCensus blocks = new_blocks();
+  EXPECT_EQ(bytes_held_by(::getpid(), blocks), 0U) << "for reading";
+  const auto foreign = bytes_held_by(0, blocks);
+  ASSERT_FALSE(foreign) << "as a peer of another PID namespace is named";
+  EXPECT_EQ(foreign.error().code, ErrorCode::kUnavailable);
+  ASSERT_TRUE(driver.release(block));
+}
+
 }  // namespace
 }  // namespace dormouse
