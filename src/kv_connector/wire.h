@@ -188,11 +188,6 @@ Result<T> decode_fields(std::string_view bytes, std::string_view what, JsonLimit
   return read_fields<T>(json, what);
 }
 
-inline Result<MessageHead> read_head(std::string_view bytes) {
-  DM_TRY_ASSIGN(const Json json, parse_msgpack(bytes));
-  return read_fields<MessageHead>(json, "message");
-}
-
 // One of the messages that may come here. kDataLoss for every other.
 template <class... Messages>
 struct AnyMessage {
@@ -201,6 +196,9 @@ struct AnyMessage {
 
   static Result<AnyMessage> decode(std::string_view bytes) {
     DM_TRY_ASSIGN(const Json json, parse_msgpack(bytes));
+    return read(json);
+  }
+  static Result<AnyMessage> read(const Json& json) {
     DM_TRY_ASSIGN(const MessageHead head, read_fields<MessageHead>(json, "message"));
     Result<AnyMessage> result =
         fail(ErrorCode::kDataLoss,

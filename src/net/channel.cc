@@ -92,10 +92,6 @@ Result<Message> Channel::receive(Deadline deadline) {
   }
 }
 
-Result<PeerCredentials> Channel::peer() const {
-  return peer_of(fd());
-}
-
 void Channel::shut_down() {
   (void)::shutdown(fd(), SHUT_RDWR);
 }

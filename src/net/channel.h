@@ -52,8 +52,6 @@ class Channel {
   // After kDeadlineExceeded the next call goes on where this one stopped.
   Result<Message> receive(Deadline deadline);
 
-  // Who connected or listens, as the kernel knows it.
-  Result<PeerCredentials> peer() const;
   // Ends blocked and later calls with kUnavailable.
   void shut_down();
   int fd() const { return socket_.get(); }

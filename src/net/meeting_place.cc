@@ -1,3 +1,5 @@
+#include "net/meeting_place.h"
+
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
@@ -10,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/secret.h"
-#include "net/server.h"
+#include "base/unique_fd.h"
 
 namespace dormouse::net {
 namespace {

@@ -1,3 +1,5 @@
+#include "net/meeting_place.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 

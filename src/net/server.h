@@ -56,13 +56,4 @@ class Server {
 Result<Channel> connect_with_token(const std::string& path, const std::string& token,
                                    Deadline deadline);
 
-// Where this user's engines meet on this host: a directory that belongs to this user alone, made
-// if need be, and the token that lies in it, drawn once. Empty `directory`: $XDG_RUNTIME_DIR or
-// /tmp, and a name of this user. kFailedPrecondition if others could write there.
-struct MeetingPlace {
-  std::string directory;
-  std::string token;
-};
-Result<MeetingPlace> open_meeting_place(const std::string& directory);
-
 }  // namespace dormouse::net

@@ -26,15 +26,6 @@
 
 namespace dormouse {
 
-// What a transport can and cannot do, known before it is built. docs/kv_transfer.md says what
-// follows for the order of a release.
-struct AgentCapabilities {
-  bool revokes_on_deregister = false;  // a peer's access ends with the owner's registration
-  bool pins_after_unmap = false;       // a peer's access keeps the pages
-  bool cancels = false;                // a read under way can be stopped
-  bool needs_peer_ack = false;         // the owner must wait for peers to let go
-};
-
 // What a peer needs for reading this memory. Sent once, then dropped.
 struct ExportedMemory {
   std::string metadata;
@@ -70,7 +61,6 @@ class TransferAgent {
  public:
   virtual ~TransferAgent() = default;
 
-  virtual AgentCapabilities capabilities() const = 0;
   virtual Result<std::unique_ptr<MemoryRegistration>> register_memory(const KvCaches& caches) = 0;
   virtual Result<std::unique_ptr<RemoteMemory>> import_memory(ExportedMemory exported) = 0;
 
@@ -79,8 +69,8 @@ class TransferAgent {
   virtual Status read(const RemoteMemory& remote, std::span<const ReadSpan> spans,
                       const ReadControl& control) = 0;
 
-  // Bytes of `caches` that this process still holds, as the system tells: 0 once it let go.
-  // kUnavailable where it cannot be known.
+  // Bytes of `caches` that this process still holds, as the system tells: 0 once it let go, or has
+  // ended. kUnavailable where it cannot be known.
   virtual Result<std::uint64_t> bytes_held_by(const KvCaches& caches, pid_t process) const = 0;
 };
 

@@ -40,8 +40,8 @@ Connection::Use::~Use() {
     connection_->unuse();
 }
 
-Result<net::Message> Connection::exchange(const std::function<std::string(MessageId)>& encode,
-                                          Wait wait) {
+Result<Connection::Answer> Connection::exchange(const std::function<std::string(MessageId)>& encode,
+                                                Wait wait) {
   std::unique_lock lock(mutex_);
   if (ended_)
     return gone();
@@ -54,7 +54,7 @@ Result<net::Message> Connection::exchange(const std::function<std::string(Messag
   const auto cancelled = [&] { return wait.cancelled != nullptr && wait.cancelled->load(); };
   while (sent && !answered() && !cancelled() && Clock::now() < wait.deadline)
     changed_.wait_until(lock, std::min(wait.deadline, Clock::now() + kCancelLatency), answered);
-  std::optional<net::Message> answer = std::move(waiting_.at(id));
+  std::optional<Answer> answer = std::move(waiting_.at(id));
   waiting_.erase(id);
   DM_TRY(sent);
   if (answer)
@@ -83,23 +83,21 @@ void Connection::receive() {
   end();
 }
 
-// False: these are not the words of a peer of ours.
-bool Connection::dispatch(net::Message message) {
-  const auto head = read_head(message.bytes);
-  if (!head)
-    return false;
-  if (head->type == Revoke::kType) {
-    const auto notice = AnyMessage<Revoke>::decode(message.bytes);
-    if (notice)
-      revoked(std::get<Revoke>(notice->body));
-    return notice.has_value();
+// kDataLoss: these are not the words of a peer of ours.
+Status Connection::dispatch(net::Message message) {
+  DM_TRY_ASSIGN(Json json, parse_msgpack(message.bytes));
+  DM_TRY_ASSIGN(const MessageHead head, read_fields<MessageHead>(json, "message"));
+  if (head.type == Revoke::kType) {
+    DM_TRY_ASSIGN(const Revoke notice, read_fields<Revoke>(json, head.type));
+    revoked(notice);
+    return {};
   }
   const std::lock_guard lock(mutex_);
-  const auto call = waiting_.find(head->id);
+  const auto call = waiting_.find(head.id);
   if (call != waiting_.end())
-    call->second = std::move(message);
+    call->second = Answer{std::move(json), std::move(message.descriptors)};
   changed_.notify_all();
-  return true;
+  return {};
 }
 
 void Connection::revoked(const Revoke& notice) {
@@ -125,10 +123,9 @@ bool Connection::holds_memory() const {
   return memory_ != nullptr;
 }
 
-bool Connection::shut_down(Time deadline) {
-  end();
-  std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [this] { return uses_ == 0 && memory_ == nullptr; });
+bool Connection::has_let_go() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ && uses_ == 0 && memory_ == nullptr;
 }
 
 Result<Connection::Use> Connection::use(Wait wait) {
@@ -161,9 +158,9 @@ Result<Connection::Use> Connection::use(Wait wait) {
 
 // Counts as a use: a revocation that comes meanwhile waits for what this brings.
 Status Connection::import(Wait wait) {
-  DM_TRY_ASSIGN(net::Message answer, call(Import{options_.engine_id}, wait));
-  using Answer = AnyMessage<Memory, Refused, Malformed>;
-  DM_TRY_ASSIGN(Answer decoded, Answer::decode(answer.bytes));
+  DM_TRY_ASSIGN(Answer answer, call(Import{options_.engine_id}, wait));
+  using Reply = AnyMessage<Memory, Refused, Malformed>;
+  DM_TRY_ASSIGN(Reply decoded, Reply::read(answer.message));
   if (const auto* refused = std::get_if<Refused>(&decoded.body))
     return fail(ErrorCode::kUnavailable, fmt::format("the import was refused: {}", refused->kind));
   if (const auto* malformed = std::get_if<Malformed>(&decoded.body))
@@ -184,24 +181,24 @@ void Connection::unuse() {
   drop_if_unused(lock);
 }
 
-// The answer to a revocation, and the connection's end, come after the mapping is gone.
+// The owner is told after the mapping is gone, and the connection ends after that.
 void Connection::drop_if_unused(std::unique_lock<std::mutex>& lock) {
   if (uses_ > 0 || (!ended_ && !revoking_))
     return;
+  const bool told = memory_ == nullptr && !revoking_;
+  const Revoked word{revoking_.value_or(generation_)};
   memory_.reset();
+  revoking_.reset();
+  ended_ = true;
   changed_.notify_all();
-  if (ended_)
+  if (told)
     return channel_.shut_down();
-  const Revoked answer{*revoking_};
   lock.unlock();
-  const Status sent = post(answer, Clock::now() + kSendTimeout);
-  if (!sent)
-    log(LogLevel::kWarning, kFolder, "a revocation could not be answered: {}",
+  if (const Status sent = post(word, Clock::now() + kSendTimeout); !sent)
+    log(LogLevel::kDebug, kFolder, "the owner was not told that its memory is unmapped: {}",
         sent.error().message);
   lock.lock();
-  ended_ = true;
   channel_.shut_down();
-  changed_.notify_all();
 }
 
 }  // namespace dormouse::pull

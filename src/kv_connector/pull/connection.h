@@ -1,8 +1,8 @@
 // A consumer's connection to one rank of another engine: calls, and the mapping of its cache.
 //
-// The connection is the registration. When the owner revokes, or is gone, the mapping goes as soon
-// as nobody uses it, at once if nobody does; then the owner gets its answer and the connection
-// ends. One that has ended stays so: shake hands again.
+// The connection is the registration. When the owner revokes or is gone, or this side ends it, the
+// mapping goes as soon as nobody uses it, at once if nobody does; then the owner is told so and the
+// connection ends. One that has ended stays so: shake hands again.
 //
 // Owns:    the channel, a thread that receives, the imported memory.
 // Threads: any.
@@ -19,8 +19,9 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "kv_connector/pull/lease_table.h"
+#include "kv_connector/pull/clock.h"
 #include "kv_connector/pull/messages.h"
 #include "net/server.h"
 #include "transfer/transfer_agent.h"
@@ -43,15 +44,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const std::atomic<bool>* cancelled = nullptr;
   };
 
+  struct Answer {
+    Json message;
+    std::vector<UniqueFd> descriptors;
+  };
   // Sends and awaits the answer.
   template <class Request>
-  Result<net::Message> call(const Request& request, Wait wait) {
+  Result<Answer> call(const Request& request, Wait wait) {
     return exchange([&](MessageId id) { return encode_message(request, id); }, wait);
   }
-  // Sends and does not care for an answer.
-  template <class Request>
-  Status post(const Request& request, Time deadline) {
-    return send(encode_message(request), deadline);
+  // Sends what nobody answers.
+  template <class Notice>
+  Status post(const Notice& notice, Time deadline) {
+    return send(encode_message(notice), deadline);
   }
 
   // Keeps the memory mapped while it lives.
@@ -78,18 +83,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   bool alive() const;
   bool holds_memory() const;
-  // Ends calls with kUnavailable and waits until nothing is mapped; false at the deadline.
-  bool shut_down(Time deadline);
+  // Ends calls with kUnavailable; what is mapped goes with its last use.
+  void end();
+  // Nothing is mapped, and nothing will be.
+  bool has_let_go() const;
 
  private:
   Connection(Options options, TransferAgent& agent, net::Channel channel);
 
-  Result<net::Message> exchange(const std::function<std::string(MessageId)>& encode, Wait wait);
+  Result<Answer> exchange(const std::function<std::string(MessageId)>& encode, Wait wait);
   Status send(std::string bytes, Time deadline);
   void receive();
-  bool dispatch(net::Message message);
+  Status dispatch(net::Message message);
   void revoked(const Revoke& notice);
-  void end();
   Status import(Wait wait);
   void unuse();
   void drop_if_unused(std::unique_lock<std::mutex>& lock);
@@ -102,7 +108,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   MessageId last_id_ = 0;
-  std::map<MessageId, std::optional<net::Message>> waiting_;  // calls, by number
+  std::map<MessageId, std::optional<Answer>> waiting_;  // calls, by number
   bool ended_ = false;
   std::optional<std::uint64_t> revoking_;  // the generation that must go
   std::size_t uses_ = 0;

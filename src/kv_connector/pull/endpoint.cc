@@ -3,35 +3,27 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "kv_connector/pull/read_plan.h"
+#include "kv_connector/pull/release_wait.h"
 
 namespace dormouse::pull {
 namespace {
 
 constexpr std::string_view kFolder = "kv_connector";
-constexpr std::chrono::minutes kLongestRelease(1);
-constexpr std::chrono::milliseconds kPause(5);
 
 net::Message reply(std::string bytes) {
   return {.bytes = std::move(bytes), .descriptors = {}};
 }
 
-bool is_cancelled(const Unmapping& unmapping) {
-  return unmapping.cancelled != nullptr && unmapping.cancelled->load();
-}
-
-std::int64_t milliseconds(Clock::duration time) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
-}
-
 }  // namespace
 
 Endpoint::Endpoint(Options options, TransferAgent& agent)
-    : options_(std::move(options)), agent_(agent), leases_(options_.incarnation, options_.times) {}
+    : options_(std::move(options)),
+      agent_(agent),
+      leases_(options_.incarnation, heads_of(options_.shape), options_.times) {}
 
 Result<std::unique_ptr<Endpoint>> Endpoint::start(Options options, TransferAgent& agent) {
   std::unique_ptr<Endpoint> endpoint(new Endpoint(std::move(options), agent));
@@ -76,11 +68,6 @@ RequestIds Endpoint::take_ended() {
   return leases_.take_ended();
 }
 
-void Endpoint::forget_ended() {
-  const Lock lock(mutex_);
-  leases_.take_ended();
-}
-
 Endpoint::Counters Endpoint::counters() const {
   const Lock lock(mutex_);
   return {.leases = leases_.counters(),
@@ -98,13 +85,15 @@ void Endpoint::opened(net::ConnectionId connection, const net::PeerCredentials& 
 void Endpoint::closed(net::ConnectionId connection) {
   const Lock lock(mutex_);
   connections_.erase(connection);
-  importer_gone(connection);
+  importer_gone(connection, false);
 }
 
-void Endpoint::importer_gone(net::ConnectionId connection) {
-  importers_.erase(connection);
+void Endpoint::importer_gone(net::ConnectionId connection, bool says_so) {
   leases_.reader_gone(connection);
-  changed_.notify_all();
+  if (auto importer = importers_.extract(connection)) {
+    const auto [gone, first] = gone_.try_emplace(std::move(importer.mapped()), says_so);
+    gone->second = gone->second && says_so;
+  }
 }
 
 void Endpoint::tick() {
@@ -119,7 +108,7 @@ void Endpoint::tick() {
 void Endpoint::received(net::ConnectionId connection, net::Message message) {
   auto answered = answer(connection, message.bytes);
   if (!answered) {
-    const auto head = read_head(message.bytes);
+    const auto head = decode_fields<MessageHead>(message.bytes, "message");
     answered = reply(encode_message(Malformed{answered.error().message}, head ? head->id : 0));
   }
   if (!answered->bytes.empty())
@@ -129,26 +118,24 @@ void Endpoint::received(net::ConnectionId connection, net::Message message) {
 Result<net::Message> Endpoint::answer(net::ConnectionId connection, std::string_view bytes) {
   using Request = AnyMessage<Import, Pull, Pulled, Heartbeat, Release, Revoked>;
   DM_TRY_ASSIGN(const Request request, Request::decode(bytes));
+  if (const auto* wanted = std::get_if<Pull>(&request.body))
+    return reply(pull(connection, *wanted, request.id));
   const Time now = Clock::now();
   const Lock lock(mutex_);
   if (const auto* wanted = std::get_if<Import>(&request.body))
     return import(connection, *wanted, request.id);
-  if (const auto* wanted = std::get_if<Pull>(&request.body))
-    return reply(pull(connection, *wanted, request.id));
-  Confirmed confirmed;
   if (const auto* pulled = std::get_if<Pulled>(&request.body)) {
-    confirmed.alive = leases_.confirm(pulled->grant, connection, now);
-  } else if (const auto* release = std::get_if<Release>(&request.body)) {
-    confirmed.alive = leases_.release(release->name, release->consumer, now);
-  } else if (const auto* heartbeat = std::get_if<Heartbeat>(&request.body)) {
-    confirmed.alive = true;
-    for (const LeaseName& name : heartbeat->leases)
-      confirmed.alive = leases_.heartbeat(name, now) && confirmed.alive;
-  } else {
-    importer_gone(connection);
-    return net::Message{};
+    const bool alive = leases_.confirm(pulled->name, pulled->grant, connection, now);
+    return reply(encode_message(Confirmed{alive}, request.id));
   }
-  return reply(encode_message(confirmed, request.id));
+  if (const auto* release = std::get_if<Release>(&request.body))
+    leases_.release(release->name, release->heads, now);
+  else if (const auto* heartbeat = std::get_if<Heartbeat>(&request.body))
+    for (const LeaseName& name : heartbeat->leases)
+      leases_.heartbeat(name, now);
+  else
+    importer_gone(connection, true);
+  return net::Message{};
 }
 
 net::Message Endpoint::import(net::ConnectionId connection, const Import& request,
@@ -164,22 +151,28 @@ net::Message Endpoint::import(net::ConnectionId connection, const Import& reques
 }
 
 std::string Endpoint::pull(net::ConnectionId connection, const Pull& request, std::uint64_t id) {
+  const std::lock_guard reading(reading_);
+  Lock lock(mutex_);
   // Whoever does not map this generation would read another one's pages.
-  if (accepting_ && !importers_.contains(connection))
-    return refuse(Refusal::kGeneration, id);
-  const auto grant = leases_.grant(request, connection, Clock::now());
+  const tl::expected<GrantId, Refusal> grant =
+      accepting_ && !importers_.contains(connection)
+          ? tl::unexpected(leases_.refuse(Refusal::kGeneration))
+          : leases_.grant(request, connection, Clock::now());
   if (!grant)
     return refuse(grant.error(), id);
-  Granted granted{.grant = *grant, .hashes = {}};
-  const HeadRange heads{std::max(request.first_kv_head, options_.shape.first_kv_head),
-                        std::min(request.last_kv_head, options_.shape.last_kv_head)};
-  if (request.verify && !heads.empty()) {
-    const std::size_t block_bytes = options_.shape.block_bytes();
-    for (const BlockId block : request.blocks)
-      granted.hashes.push_back(
-          hash_heads(options_.shape, caches_.bytes.data() + block * block_bytes, heads));
-  }
-  return encode_message(granted, id);
+  lock.unlock();
+  return encode_message(Granted{*grant, hashes(request)}, id);
+}
+
+std::vector<std::uint64_t> Endpoint::hashes(const Pull& request) const {
+  const HeadRange heads = common_heads(request.heads, heads_of(options_.shape));
+  std::vector<std::uint64_t> hashes;
+  if (!request.verify || heads.empty())
+    return hashes;
+  const std::size_t block_bytes = options_.shape.block_bytes();
+  for (const BlockId block : request.blocks)
+    hashes.push_back(hash_heads(options_.shape, caches_.bytes.data() + block * block_bytes, heads));
+  return hashes;
 }
 
 std::string Endpoint::refuse(Refusal refusal, std::uint64_t id) const {
@@ -188,82 +181,88 @@ std::string Endpoint::refuse(Refusal refusal, std::uint64_t id) const {
 }
 
 Status Endpoint::release(Unmapping& unmapping) {
-  Lock lock(mutex_);
-  if (registration_ == nullptr)
-    return {};
   const Time began = Clock::now();
-  accepting_ = false;
-  leases_.close();
-  const Importers asked = revoke_all(lock);
-  const Importers silent = await_release(lock, asked, unmapping);
-  if (is_cancelled(unmapping))
+  {
+    const Lock lock(mutex_);
+    if (registration_ == nullptr)
+      return {};
+    accepting_ = false;
+    leases_.close();
+  }
+  revoke_all();
+  const Status awaited =
+      await(unmapping, [this] { return counters().importers == 0 && holders().empty(); });
+  if (!awaited && awaited.error().code == ErrorCode::kCancelled)
     return fail(ErrorCode::kCancelled,
                 fmt::format("{}: cancelled while importers were asked to let go; nothing was "
                             "unmapped",
                             options_.connector));
-  if (!silent.empty() && !unmapping.force)
+  const auto holding = awaited ? std::vector<Holder>() : holders();
+  if (!holding.empty() && !unmapping.force)
     return fail(ErrorCode::kDeadlineExceeded,
                 fmt::format("{}: {} did not release its mapping within {} ms; nothing was "
                             "unmapped. Use force=true to go on without it",
-                            options_.connector, describe(silent.begin()->second),
-                            milliseconds(Clock::now() - began)));
-  go_on_without(lock, silent, unmapping);
+                            options_.connector, holding.front().name,
+                            count_milliseconds(Clock::now() - began)));
+  go_on_without(holding, unmapping);
+  const std::lock_guard reading(reading_);
+  const Lock lock(mutex_);
   leases_.end_all();
+  gone_.clear();
   registration_.reset();
   return {};
 }
 
 // The server's thread may wait for our lock while it holds its own, so nothing is sent under ours.
-Endpoint::Importers Endpoint::revoke_all(Lock& lock) {
-  const Importers asked = importers_;
+void Endpoint::revoke_all() {
+  std::vector<net::ConnectionId> asked;
+  Lock lock(mutex_);
+  for (const auto& [connection, importer] : importers_)
+    asked.push_back(connection);
   revocations_ += asked.size();
   const std::string notice = encode_message(Revoke{caches_.generation});
   lock.unlock();
-  for (const auto& [connection, importer] : asked)
+  for (const net::ConnectionId connection : asked)
     server_->send(connection, {.bytes = notice, .descriptors = {}});
-  lock.lock();
-  return asked;
 }
 
-// Those that still hold the cache at the deadline. A word is not enough where the kernel can tell.
-Endpoint::Importers Endpoint::await_release(Lock& lock, const Importers& asked,
-                                            const Unmapping& unmapping) {
-  const Time deadline = std::min(unmapping.deadline, Clock::now() + kLongestRelease);
-  const auto over = [&] { return Clock::now() >= deadline || is_cancelled(unmapping); };
-  while (!importers_.empty() && !over())
-    changed_.wait_until(lock, std::min(deadline, Clock::now() + kPause));
-  Importers silent = importers_;
-  for (const auto& [connection, importer] : asked) {
-    while (bytes_held_by(importer.pid) > 0 && !over())
-      changed_.wait_until(lock, Clock::now() + kPause);
-    if (bytes_held_by(importer.pid) > 0)
-      silent.emplace(connection, importer);
-  }
-  return silent;
-}
-
-std::uint64_t Endpoint::bytes_held_by(pid_t process) const {
-  return agent_.bytes_held_by(caches_, process).value_or(0);
-}
-
-std::string Endpoint::describe(const Importer& importer) const {
-  return fmt::format("importer {} (pid {})", importer.engine_id, importer.pid);
-}
-
-void Endpoint::go_on_without(Lock& lock, const Importers& silent, Unmapping& unmapping) {
-  for (const auto& [connection, importer] : silent) {
-    const auto held = agent_.bytes_held_by(caches_, importer.pid);
-    const std::uint64_t bytes = held ? *held : caches_.bytes.size();
-    unmapping.kept.push_back(
-        {describe(importer), bytes, "it did not let go, and the sleep was forced"});
-    log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}", describe(importer),
-        bytes);
-    importer_gone(connection);
-  }
+// Whoever has not even read its descriptors holds them, though the system does not show it.
+std::vector<Endpoint::Holder> Endpoint::holders() const {
+  Lock lock(mutex_);
+  const auto gone = gone_;
+  std::map<Importer, std::uint64_t> at_least;
+  for (const auto& [importer, says_so] : gone)
+    at_least[importer] = 0;
+  for (const auto& [connection, importer] : importers_)
+    at_least[importer] = caches_.bytes.size();
   lock.unlock();
-  for (const auto& [connection, importer] : silent)
+  std::vector<Holder> holders;
+  for (const auto& [importer, least] : at_least) {
+    const auto word = gone.find(importer);
+    const bool believed = word != gone.end() && word->second;
+    const auto held = agent_.bytes_held_by(caches_, importer.pid);
+    const std::uint64_t bytes = std::max(least, held.value_or(believed ? 0 : caches_.bytes.size()));
+    if (bytes > 0)
+      holders.push_back(
+          {fmt::format("importer {} (pid {})", importer.engine_id, importer.pid), bytes});
+  }
+  return holders;
+}
+
+void Endpoint::go_on_without(const std::vector<Holder>& holding, Unmapping& unmapping) {
+  for (const auto& [name, bytes] : holding) {
+    unmapping.kept.push_back({name, bytes, "it did not let go, and the sleep was forced"});
+    log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}", name, bytes);
+  }
+  std::vector<net::ConnectionId> silent;
+  Lock lock(mutex_);
+  for (const auto& [connection, importer] : importers_)
+    silent.push_back(connection);
+  for (const net::ConnectionId connection : silent)
+    importer_gone(connection, false);
+  lock.unlock();
+  for (const net::ConnectionId connection : silent)
     server_->close(connection);
-  lock.lock();
 }
 
 }  // namespace dormouse::pull

@@ -2,15 +2,18 @@
 // everybody out before the cache is unmapped.
 //
 // A connection that imported is a registration: it ends when the importer says so, or with the
-// connection. Bytes of a peer are data: what cannot be read is answered, and nothing else happens.
+// connection. Neither is believed where the system tells who holds the cache: a release asks it
+// about everybody who imported. Where it does not tell, whoever went without a word may hold
+// everything. Bytes of a peer are data: what cannot be read is answered, and nothing else happens.
 //
 // Owns:    the socket and its thread, the registration of the cache with the agent.
 // Threads: open, release, add_lease and the destructor from the rank's thread; the rest from any.
+//          What takes long (checksums, asking the system) blocks none of them.
 // Order:   open; then release and open in turn.
-// Errors:  kDeadlineExceeded from release names the importer that did not let go; kCancelled.
+// Errors:  kDeadlineExceeded from release names an importer that did not let go; kCancelled.
 #pragma once
 
-#include <condition_variable>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -44,8 +47,6 @@ class Endpoint final : public net::Server::Handler {
 
   void add_lease(LeaseOrder order);
   RequestIds take_ended();
-  // Those that ended because of a mapping that is gone are nobody's any more.
-  void forget_ended();
 
   struct Counters {
     LeaseTable::Counters leases;
@@ -65,8 +66,12 @@ class Endpoint final : public net::Server::Handler {
   struct Importer {
     std::string engine_id;
     pid_t pid = 0;
+    auto operator<=>(const Importer&) const = default;
   };
-  using Importers = std::map<net::ConnectionId, Importer>;
+  struct Holder {
+    std::string name;
+    std::uint64_t bytes = 0;  // at the worst
+  };
   using Lock = std::unique_lock<std::mutex>;
 
   Endpoint(Options options, TransferAgent& agent);
@@ -75,25 +80,27 @@ class Endpoint final : public net::Server::Handler {
   Result<net::Message> answer(net::ConnectionId connection, std::string_view bytes);
   net::Message import(net::ConnectionId connection, const Import& request, std::uint64_t id);
   std::string pull(net::ConnectionId connection, const Pull& request, std::uint64_t id);
+  std::vector<std::uint64_t> hashes(const Pull& request) const;
   std::string refuse(Refusal refusal, std::uint64_t id) const;
-  void importer_gone(net::ConnectionId connection);
+  void importer_gone(net::ConnectionId connection, bool says_so);
 
-  Importers revoke_all(Lock& lock);
-  Importers await_release(Lock& lock, const Importers& asked, const Unmapping& unmapping);
-  std::uint64_t bytes_held_by(pid_t process) const;
-  std::string describe(const Importer& importer) const;
-  void go_on_without(Lock& lock, const Importers& silent, Unmapping& unmapping);
+  void revoke_all();
+  std::vector<Holder> holders() const;
+  void go_on_without(const std::vector<Holder>& holding, Unmapping& unmapping);
 
   const Options options_;
   TransferAgent& agent_;
+  // Held while a checksum is made of the cache; taken before mutex_, and by release alone before it
+  // drops the registration.
+  std::mutex reading_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
   LeaseTable leases_;
-  KvCaches caches_;
+  KvCaches caches_;  // changed by open alone
   std::unique_ptr<MemoryRegistration> registration_;
   bool accepting_ = false;
   std::map<net::ConnectionId, pid_t> connections_;
-  Importers importers_;
+  std::map<net::ConnectionId, Importer> importers_;  // that have the registration
+  std::map<Importer, bool> gone_;                    // that had it; true: all said that they let go
   std::uint64_t revocations_ = 0;
   std::unique_ptr<net::Server> server_;  // last: its thread uses all of the above
 };

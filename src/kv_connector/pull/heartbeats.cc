@@ -9,8 +9,8 @@ constexpr std::chrono::seconds kPatience(1);  // with one peer, so that the othe
 
 }  // namespace
 
-Heartbeats::Heartbeats(PeerTable& peers, KvShape shape, Clock::duration interval)
-    : peers_(peers), shape_(std::move(shape)), interval_(interval) {
+Heartbeats::Heartbeats(PeerTable& peers, HeadRange heads, Clock::duration interval)
+    : peers_(peers), heads_(heads), interval_(interval) {
   thread_ = std::thread([this] { beat(); });
 }
 
@@ -69,7 +69,7 @@ void Heartbeats::send(std::uint32_t port, const Leases& leases) {
   if (!peer)
     return;
   for (const RankMetadata& owner : (*peer)->ranks()) {
-    if (common_heads(shape_, owner.shape).empty())
+    if (common_heads(heads_, heads_of(owner.shape)).empty())
       continue;
     if (const auto connection = (*peer)->connection(owner.rank, deadline))
       (void)(*connection)->post(Heartbeat{leases}, deadline);

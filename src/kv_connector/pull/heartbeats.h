@@ -10,15 +10,15 @@
 #include <thread>
 #include <vector>
 
-#include "kv_connector/pull/messages.h"
+#include "kv_connector/pull/orders.h"
 #include "kv_connector/pull/peer.h"
 
 namespace dormouse::pull {
 
 class Heartbeats {
  public:
-  // `peers` outlives this object.
-  Heartbeats(PeerTable& peers, KvShape shape, Clock::duration interval);
+  // `heads`: this rank's. `peers` outlives this object.
+  Heartbeats(PeerTable& peers, HeadRange heads, Clock::duration interval);
   ~Heartbeats();
 
   void start(ReferenceOrder order);
@@ -33,7 +33,7 @@ class Heartbeats {
   void send(std::uint32_t port, const Leases& leases);
 
   PeerTable& peers_;
-  const KvShape shape_;
+  const HeadRange heads_;
   const Clock::duration interval_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,11 +1,27 @@
 #include "kv_connector/pull/lease_table.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
+#include <ranges>
 #include <utility>
 
 #include "base/secret.h"
 
 namespace dormouse::pull {
+namespace {
+
+constexpr int kLongestLife = 4;  // durations
+
+std::optional<RequestId> request_of(const std::string& lease) {
+  RequestId request = 0;
+  const char* last = lease.data() + lease.size();
+  const auto [end, bad] = std::from_chars(lease.data(), last, request);
+  return bad == std::errc() && end == last ? std::optional(request) : std::nullopt;
+}
+
+}  // namespace
+
 std::string_view to_string(Refusal refusal) {
   switch (refusal) {
     case Refusal::kUnavailable:
@@ -28,8 +44,8 @@ std::string_view to_string(Refusal refusal) {
   return "unknown";
 }
 
-LeaseTable::LeaseTable(std::string incarnation, LeaseTimes times)
-    : incarnation_(std::move(incarnation)), times_(times) {}
+LeaseTable::LeaseTable(std::string incarnation, HeadRange heads, LeaseTimes times)
+    : incarnation_(std::move(incarnation)), heads_(heads), times_(times) {}
 
 void LeaseTable::open(std::uint64_t generation) {
   if (generation != generation_)
@@ -41,7 +57,7 @@ void LeaseTable::open(std::uint64_t generation) {
 void LeaseTable::close() {
   open_ = false;
   for (auto lease = leases_.begin(); lease != leases_.end();)
-    lease = is_read(lease->first) ? std::next(lease) : end(lease);
+    lease = end_unless_read(lease);
 }
 
 void LeaseTable::end_all() {
@@ -51,10 +67,14 @@ void LeaseTable::end_all() {
 }
 
 void LeaseTable::add(LeaseOrder order, Time now) {
-  const auto [lease, added] = leases_.try_emplace(std::to_string(order.request));
+  const auto [lease, added] = leases_.try_emplace(order.request);
   if (!added)
     return;
-  lease->second = {.order = std::move(order), .expiry = now + times_.duration};
+  const auto heads = std::views::iota(heads_.first, heads_.last);
+  lease->second = {.order = std::move(order),
+                   .expiry = now + times_.duration,
+                   .last_expiry = now + kLongestLife * times_.duration,
+                   .wanted = {heads.begin(), heads.end()}};
   if (!open_)
     end(lease);
 }
@@ -64,8 +84,13 @@ tl::expected<GrantId, Refusal> LeaseTable::grant(const Pull& pull, ReaderId read
   if (granted)
     ++counters_.granted;
   else
-    ++counters_.refused[static_cast<std::size_t>(granted.error())];
+    refuse(granted.error());
   return granted;
+}
+
+Refusal LeaseTable::refuse(Refusal refusal) {
+  ++counters_.refused[static_cast<std::size_t>(refusal)];
+  return refusal;
 }
 
 tl::expected<GrantId, Refusal> LeaseTable::try_grant(const Pull& pull, ReaderId reader, Time now) {
@@ -88,13 +113,14 @@ tl::expected<GrantId, Refusal> LeaseTable::try_grant(const Pull& pull, ReaderId 
       !std::equal(pull.blocks.begin(), pull.blocks.end(), leased.begin() + pull.first_block))
     return tl::unexpected(Refusal::kBlocks);
   extend(lease, now);
-  grants_[++last_grant_] = {(*found)->first, reader, pull.consumer};
+  lease.readers[++last_grant_] = {reader, pull.heads};
   return last_grant_;
 }
 
 tl::expected<LeaseTable::Leases::iterator, Refusal> LeaseTable::find(const LeaseName& name,
                                                                      Time now) {
-  const auto lease = leases_.find(name.lease);
+  const auto request = request_of(name.lease);
+  const auto lease = request ? leases_.find(*request) : leases_.end();
   if (lease == leases_.end() || lease->second.expiry <= now)
     return tl::unexpected(Refusal::kExpired);
   if (!same_secret(lease->second.order.token, name.token))
@@ -102,18 +128,18 @@ tl::expected<LeaseTable::Leases::iterator, Refusal> LeaseTable::find(const Lease
   return lease;
 }
 
-bool LeaseTable::confirm(GrantId id, ReaderId reader, Time now) {
-  const auto grant = grants_.find(id);
-  if (grant == grants_.end() || grant->second.reader != reader)
+bool LeaseTable::confirm(const LeaseName& name, GrantId grant, ReaderId reader, Time now) {
+  const auto lease = find(name, now);
+  if (!lease)
     return false;
-  const Grant ended = std::move(grant->second);
-  grants_.erase(grant);
-  const auto lease = leases_.find(ended.lease);  // it ends together with its grants
-  if (lease->second.expiry <= now) {
-    end_unless_read(lease);
+  auto& [request, found] = **lease;
+  const auto reading = found.readers.find(grant);
+  if (reading == found.readers.end() || reading->second.id != reader)
     return false;
-  }
-  consumer_done(lease, ended.consumer);
+  const HeadRange heads = reading->second.heads;
+  found.readers.erase(reading);
+  ++found.pulled;
+  heads_done(*lease, heads);
   return true;
 }
 
@@ -124,22 +150,18 @@ bool LeaseTable::heartbeat(const LeaseName& name, Time now) {
   return lease.has_value();
 }
 
-bool LeaseTable::release(const LeaseName& name, const Consumer& consumer, Time now) {
+bool LeaseTable::release(const LeaseName& name, HeadRange heads, Time now) {
   const auto lease = find(name, now);
   if (lease)
-    consumer_done(*lease, consumer);
+    heads_done(*lease, heads);
   return lease.has_value();
 }
 
 void LeaseTable::reader_gone(ReaderId reader) {
-  for (auto grant = grants_.begin(); grant != grants_.end();) {
-    if (grant->second.reader != reader) {
-      ++grant;
-      continue;
-    }
-    const std::string lease = grant->second.lease;
-    grant = grants_.erase(grant);
-    end_unless_read(leases_.find(lease));
+  for (auto lease = leases_.begin(); lease != leases_.end();) {
+    std::erase_if(lease->second.readers,
+                  [&](const auto& reading) { return reading.second.id == reader; });
+    lease = end_unless_read(lease);
   }
 }
 
@@ -150,7 +172,7 @@ std::vector<LeaseTable::Expired> LeaseTable::expire(Time now) {
       ++lease;
       continue;
     }
-    expired.push_back({lease->second.order.request, lease->second.done.size()});
+    expired.push_back({lease->second.order.request, lease->second.pulled});
     ++counters_.expired;
     lease = end(lease);
   }
@@ -161,31 +183,26 @@ RequestIds LeaseTable::take_ended() {
   return std::exchange(ended_, {});
 }
 
-bool LeaseTable::is_read(const std::string& lease) const {
-  return std::any_of(grants_.begin(), grants_.end(),
-                     [&](const auto& grant) { return grant.second.lease == lease; });
-}
-
 void LeaseTable::extend(Lease& lease, Time now) {
-  lease.expiry = std::max(lease.expiry, now + times_.extension);
+  lease.expiry = std::max(lease.expiry, std::min(now + times_.extension, lease.last_expiry));
 }
 
-void LeaseTable::consumer_done(Leases::iterator lease, const Consumer& consumer) {
-  lease->second.done.insert(consumer.rank);
-  if (lease->second.done.size() >= consumer.ranks)
+void LeaseTable::heads_done(Leases::iterator lease, HeadRange heads) {
+  std::set<std::uint32_t>& wanted = lease->second.wanted;
+  if (!heads.empty())
+    wanted.erase(wanted.lower_bound(heads.first), wanted.lower_bound(heads.last));
+  if (wanted.empty())
     end(lease);
   else
     end_unless_read(lease);
 }
 
 // While the table is open a lease waits for its consumers; afterwards nobody new can come.
-void LeaseTable::end_unless_read(Leases::iterator lease) {
-  if (!open_ && !is_read(lease->first))
-    end(lease);
+LeaseTable::Leases::iterator LeaseTable::end_unless_read(Leases::iterator lease) {
+  return open_ || !lease->second.readers.empty() ? std::next(lease) : end(lease);
 }
 
 LeaseTable::Leases::iterator LeaseTable::end(Leases::iterator lease) {
-  std::erase_if(grants_, [&](const auto& grant) { return grant.second.lease == lease->first; });
   ended_.push_back(lease->second.order.request);
   return leases_.erase(lease);
 }

@@ -1,27 +1,25 @@
 // The blocks that this rank keeps for other engines, for how long, and who reads them.
 //
-// A lease ends once: when every consumer has pulled or released it, when it expires, or when the
-// table is closed and nobody reads it. A read counts only if its lease was alive all the time,
-// which is what `confirm` tells. Nothing here waits or looks at a clock.
+// A lease ends once: when consumers have pulled or released all of this rank's heads, when it
+// expires, or when the table is closed and nobody reads it. However often it is extended, it
+// expires four times its duration after it began: two engines that wait for each other's blocks,
+// each with requests that wait for the other's, go on then. A read counts only if its lease was
+// alive all the time, which is what `confirm` tells. Nothing here waits or looks at a clock.
 //
 // Threads: one at a time.
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "kv_connector/pull/messages.h"
+#include "kv_connector/pull/clock.h"
+#include "kv_connector/pull/orders.h"
 
 namespace dormouse::pull {
-
-using Clock = std::chrono::steady_clock;
-using Time = Clock::time_point;
 
 enum class Refusal {
   kUnavailable,  // the table is closed
@@ -48,7 +46,8 @@ struct LeaseTimes {
 
 class LeaseTable {
  public:
-  LeaseTable(std::string incarnation, LeaseTimes times);
+  // `heads`: this rank's.
+  LeaseTable(std::string incarnation, HeadRange heads, LeaseTimes times);
 
   // Grants are given from here on. Another generation than before: leases and grants end.
   void open(std::uint64_t generation);
@@ -60,15 +59,17 @@ class LeaseTable {
   void add(LeaseOrder order, Time now);
 
   tl::expected<GrantId, Refusal> grant(const Pull& pull, ReaderId reader, Time now);
+  // Counts a refusal for a reason that the table does not know.
+  Refusal refuse(Refusal refusal);
   // Ends a grant. True: the lease was alive from the grant on, so that what was read is good.
-  bool confirm(GrantId grant, ReaderId reader, Time now);
+  bool confirm(const LeaseName& name, GrantId grant, ReaderId reader, Time now);
   // False: no such lease.
   bool heartbeat(const LeaseName& name, Time now);
-  bool release(const LeaseName& name, const Consumer& consumer, Time now);
+  bool release(const LeaseName& name, HeadRange heads, Time now);
   // Ends the reader's grants; the leases stay.
   void reader_gone(ReaderId reader);
 
-  // Ends what is due and names it, each with how many consumers had pulled.
+  // Ends what is due and names it, each with how often it had been pulled.
   struct Expired {
     RequestId request = 0;
     std::size_t pulled = 0;
@@ -81,7 +82,6 @@ class LeaseTable {
   std::uint64_t generation() const { return generation_; }
   const std::string& incarnation() const { return incarnation_; }
   std::size_t leases() const { return leases_.size(); }
-  std::size_t grants() const { return grants_.size(); }
 
   struct Counters {
     std::uint64_t granted = 0;
@@ -91,32 +91,34 @@ class LeaseTable {
   const Counters& counters() const { return counters_; }
 
  private:
+  struct Reader {
+    ReaderId id = 0;
+    HeadRange heads;
+  };
   struct Lease {
     LeaseOrder order;
     Time expiry;
-    std::set<std::uint32_t> done;  // ranks of the consumer
+    Time last_expiry;                // whatever extends it
+    std::set<std::uint32_t> wanted;  // heads that nobody has pulled or released
+    std::size_t pulled = 0;
+    std::map<GrantId, Reader> readers;
   };
-  struct Grant {
-    std::string lease;
-    ReaderId reader = 0;
-    Consumer consumer;
-  };
-  using Leases = std::map<std::string, Lease>;
+  using Leases = std::map<RequestId, Lease>;
 
   tl::expected<GrantId, Refusal> try_grant(const Pull& pull, ReaderId reader, Time now);
   tl::expected<Leases::iterator, Refusal> find(const LeaseName& name, Time now);
-  bool is_read(const std::string& lease) const;
   void extend(Lease& lease, Time now);
-  void consumer_done(Leases::iterator lease, const Consumer& consumer);
-  void end_unless_read(Leases::iterator lease);
+  void heads_done(Leases::iterator lease, HeadRange heads);
+  // The next one.
+  Leases::iterator end_unless_read(Leases::iterator lease);
   Leases::iterator end(Leases::iterator lease);
 
   const std::string incarnation_;
+  const HeadRange heads_;
   const LeaseTimes times_;
   bool open_ = false;
   std::uint64_t generation_ = 0;
   Leases leases_;
-  std::map<GrantId, Grant> grants_;
   GrantId last_grant_ = 0;
   RequestIds ended_;
   Counters counters_;

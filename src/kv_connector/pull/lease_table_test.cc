@@ -15,6 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr ReaderId kReader = 1;
+const LeaseName kName{"7", "secret"};
 
 class LeaseTableTest : public ::testing::Test {
  protected:
@@ -23,13 +24,13 @@ class LeaseTableTest : public ::testing::Test {
     table.add({7, "secret", "weights", {30, 10, 20}}, now);
   }
   static Pull good() {
-    return {.name = {"7", "secret"},
+    return {.name = kName,
             .incarnation = "first",
             .generation = 5,
             .model_hash = "weights",
             .blocks = {10, 20},
             .first_block = 1,
-            .consumer = {0, 1}};
+            .heads = {0, 4}};
   }
   GrantId granted(const Pull& pull, ReaderId reader = kReader) {
     const auto grant = table.grant(pull, reader, now);
@@ -44,13 +45,13 @@ class LeaseTableTest : public ::testing::Test {
   }
 
   Time now = Time() + seconds(100);
-  LeaseTable table{"first", {.duration = seconds(30), .extension = seconds(20)}};
+  LeaseTable table{"first", {0, 4}, {.duration = seconds(30), .extension = seconds(20)}};
 };
 
 TEST_F(LeaseTableTest, PullIsGrantedConfirmedAndEndsTheLease) {
   const GrantId grant = granted(good());
   EXPECT_THAT(table.take_ended(), IsEmpty());
-  EXPECT_TRUE(table.confirm(grant, kReader, now));
+  EXPECT_TRUE(table.confirm(kName, grant, kReader, now));
   EXPECT_THAT(table.take_ended(), ElementsAre(7));
   EXPECT_THAT(table.take_ended(), IsEmpty());
   EXPECT_EQ(table.leases(), 0U);
@@ -67,7 +68,7 @@ TEST_F(LeaseTableTest, EveryWrongReferenceIsRefusedForItsReason) {
   wrong.name.lease = "8";
   expect_refused(wrong, Refusal::kExpired);
   for (const char* token : {"secreT", "secre", "secret ", ""}) {
-    LeaseTable fresh("first", {seconds(30), seconds(20)});
+    LeaseTable fresh("first", {0, 4}, {seconds(30), seconds(20)});
     fresh.open(5);
     fresh.add({7, "secret", "weights", {10, 20}}, now);
     wrong = good();
@@ -96,20 +97,20 @@ TEST_F(LeaseTableTest, LeaseExpiresAtItsTimeAndNotBefore) {
 TEST_F(LeaseTableTest, LeaseThatIsDueIsNotServedEvenIfNobodyHasLookedYet) {
   now += seconds(30);
   expect_refused(good(), Refusal::kExpired);
-  EXPECT_FALSE(table.heartbeat({"7", "secret"}, now));
+  EXPECT_FALSE(table.heartbeat(kName, now));
 }
 
 TEST_F(LeaseTableTest, HeartbeatAndGrantExtendAndNeverShorten) {
-  EXPECT_TRUE(table.heartbeat({"7", "secret"}, now));
+  EXPECT_TRUE(table.heartbeat(kName, now));
   EXPECT_THAT(table.expire(now + seconds(29)), IsEmpty());
   now += seconds(25);
-  EXPECT_TRUE(table.heartbeat({"7", "secret"}, now));
+  EXPECT_TRUE(table.heartbeat(kName, now));
   now += seconds(19);
   EXPECT_THAT(table.expire(now), IsEmpty());
   const GrantId grant = granted(good());
   now += seconds(19);
   EXPECT_THAT(table.expire(now), IsEmpty());
-  EXPECT_TRUE(table.confirm(grant, kReader, now));
+  EXPECT_TRUE(table.confirm(kName, grant, kReader, now));
 }
 
 TEST_F(LeaseTableTest, HeartbeatWithoutTheTokenExtendsNothing) {
@@ -120,9 +121,9 @@ TEST_F(LeaseTableTest, HeartbeatWithoutTheTokenExtendsNothing) {
 TEST_F(LeaseTableTest, ReadWhoseLeaseExpiredIsNotConfirmed) {
   const GrantId early = granted(good());
   now += seconds(31);
-  EXPECT_FALSE(table.confirm(early, kReader, now)) << "due, though nobody has looked yet";
+  EXPECT_FALSE(table.confirm(kName, early, kReader, now)) << "due, though nobody has looked yet";
   table.expire(now);
-  EXPECT_FALSE(table.confirm(early, kReader, now));
+  EXPECT_FALSE(table.confirm(kName, early, kReader, now));
   table.add({8, "secret", "weights", {1}}, now);
   Pull pull = good();
   pull.name.lease = "8";
@@ -130,34 +131,70 @@ TEST_F(LeaseTableTest, ReadWhoseLeaseExpiredIsNotConfirmed) {
   pull.first_block = 0;
   const GrantId late = granted(pull);
   table.expire(now + seconds(60));
-  EXPECT_FALSE(table.confirm(late, kReader, now));
+  EXPECT_FALSE(table.confirm(pull.name, late, kReader, now));
 }
 
 TEST_F(LeaseTableTest, OnlyTheReaderConfirmsItsGrant) {
   const GrantId grant = granted(good());
-  EXPECT_FALSE(table.confirm(grant, kReader + 1, now));
-  EXPECT_FALSE(table.confirm(grant + 1, kReader, now));
-  EXPECT_TRUE(table.confirm(grant, kReader, now));
-  EXPECT_FALSE(table.confirm(grant, kReader, now));
+  EXPECT_FALSE(table.confirm(kName, grant, kReader + 1, now));
+  EXPECT_FALSE(table.confirm(kName, grant + 1, kReader, now));
+  EXPECT_TRUE(table.confirm(kName, grant, kReader, now));
+  EXPECT_FALSE(table.confirm(kName, grant, kReader, now));
 }
 
-TEST_F(LeaseTableTest, LeaseEndsWhenEveryConsumerHasPulledOrReleased) {
-  Pull pull = good();
-  pull.consumer = {0, 3};
-  EXPECT_TRUE(table.confirm(granted(pull), kReader, now));
-  EXPECT_TRUE(table.confirm(granted(pull), kReader, now)) << "the same rank again";
-  EXPECT_TRUE(table.release({"7", "secret"}, {2, 3}, now));
+TEST_F(LeaseTableTest, LeaseEndsWhenAllHeadsArePulledOrReleasedWhoeverHasThem) {
+  const auto pulled = [&](HeadRange heads) {
+    Pull pull = good();
+    pull.heads = heads;
+    EXPECT_TRUE(table.confirm(kName, granted(pull), kReader, now));
+  };
+  pulled({1, 3});
+  pulled({1, 3});
+  pulled({4, 9});
+  pulled({3, 0});
+  EXPECT_TRUE(table.release(kName, {3, 40}, now));
   EXPECT_THAT(table.take_ended(), IsEmpty());
-  pull.consumer = {1, 3};
-  EXPECT_TRUE(table.confirm(granted(pull), kReader, now));
+  pulled({0, 2});
   EXPECT_THAT(table.take_ended(), ElementsAre(7));
 }
 
+TEST_F(LeaseTableTest, RanksWithoutHeadsAreNotWaitedFor) {
+  LeaseTable half("first", {0, 2}, {seconds(30), seconds(20)});
+  half.open(5);
+  half.add({7, "secret", "weights", {10}}, now);
+  EXPECT_TRUE(half.release(kName, {0, 1}, now));
+  EXPECT_TRUE(half.release(kName, {1, 2}, now));
+  EXPECT_THAT(half.take_ended(), ElementsAre(7)) << "of four ranks two have none of its heads";
+}
+
+TEST_F(LeaseTableTest, NoLeaseLivesLongerThanFourTimesItsDurationHoweverItIsExtended) {
+  const Time began = now;
+  for (; now < began + seconds(119); now += seconds(10))
+    EXPECT_TRUE(table.heartbeat(kName, now));
+  now = began + seconds(119);
+  const GrantId grant = granted(good());
+  EXPECT_THAT(table.expire(now), IsEmpty());
+  now = began + seconds(120);
+  EXPECT_FALSE(table.heartbeat(kName, now));
+  EXPECT_FALSE(table.confirm(kName, grant, kReader, now));
+  expect_refused(good(), Refusal::kExpired);
+  EXPECT_EQ(table.expire(now).size(), 1U);
+  EXPECT_THAT(table.take_ended(), ElementsAre(7));
+}
+
+TEST_F(LeaseTableTest, NamesThatAreNoRequestAreUnknown) {
+  for (const char* lease : {"", "7x", " 7", "-7", "0x7", "99999999999999999999"}) {
+    Pull wrong = good();
+    wrong.name.lease = lease;
+    EXPECT_EQ(table.grant(wrong, kReader, now).error(), Refusal::kExpired) << lease;
+  }
+}
+
 TEST_F(LeaseTableTest, ReleaseNeedsTheToken) {
-  EXPECT_FALSE(table.release({"7", "guess"}, {0, 1}, now));
+  EXPECT_FALSE(table.release({"7", "guess"}, {0, 4}, now));
   EXPECT_THAT(table.take_ended(), IsEmpty());
-  EXPECT_TRUE(table.release({"7", "secret"}, {0, 1}, now));
-  EXPECT_FALSE(table.release({"7", "secret"}, {0, 1}, now));
+  EXPECT_TRUE(table.release(kName, {0, 4}, now));
+  EXPECT_FALSE(table.release(kName, {0, 4}, now));
   EXPECT_THAT(table.take_ended(), ElementsAre(7));
 }
 
@@ -166,19 +203,19 @@ TEST_F(LeaseTableTest, ClosingKeepsWhatIsReadUntilItHasBeenRead) {
   const GrantId grant = granted(good());
   table.close();
   EXPECT_THAT(table.take_ended(), ElementsAre(8));
-  EXPECT_EQ(table.grants(), 1U);
-  EXPECT_TRUE(table.confirm(grant, kReader, now));
+  EXPECT_EQ(table.leases(), 1U);
+  EXPECT_TRUE(table.confirm(kName, grant, kReader, now));
   EXPECT_THAT(table.take_ended(), ElementsAre(7));
 }
 
 TEST_F(LeaseTableTest, ClosedItEndsAReadLeaseWithItsLastReader) {
   Pull pull = good();
-  pull.consumer = {0, 2};
+  pull.heads = {0, 2};
   const GrantId first = granted(pull, 1);
-  pull.consumer = {1, 2};
+  pull.heads = {2, 4};
   granted(pull, 2);
   table.close();
-  EXPECT_TRUE(table.confirm(first, 1, now));
+  EXPECT_TRUE(table.confirm(kName, first, 1, now));
   EXPECT_THAT(table.take_ended(), IsEmpty());
   table.reader_gone(2);
   EXPECT_THAT(table.take_ended(), ElementsAre(7));
@@ -188,16 +225,16 @@ TEST_F(LeaseTableTest, DeathOfAReaderEndsItsGrantsAlone) {
   const GrantId of_one = granted(good(), 1);
   const GrantId of_two = granted(good(), 2);
   table.reader_gone(1);
-  EXPECT_FALSE(table.confirm(of_one, 1, now));
+  EXPECT_FALSE(table.confirm(kName, of_one, 1, now));
   EXPECT_THAT(table.take_ended(), IsEmpty());
-  EXPECT_TRUE(table.confirm(of_two, 2, now));
+  EXPECT_TRUE(table.confirm(kName, of_two, 2, now));
 }
 
 TEST_F(LeaseTableTest, AnotherGenerationEndsEverythingOfTheOldOne) {
   const GrantId grant = granted(good());
   table.open(6);
   EXPECT_THAT(table.take_ended(), ElementsAre(7));
-  EXPECT_FALSE(table.confirm(grant, kReader, now));
+  EXPECT_FALSE(table.confirm(kName, grant, kReader, now));
   expect_refused(good(), Refusal::kGeneration);
 }
 
@@ -208,7 +245,7 @@ TEST_F(LeaseTableTest, SameGenerationOpenedAgainServesNewLeases) {
   Pull pull = good();
   pull.name.lease = "9";
   pull.first_block = 0;
-  EXPECT_TRUE(table.confirm(granted(pull), kReader, now));
+  EXPECT_TRUE(table.confirm(pull.name, granted(pull), kReader, now));
 }
 
 TEST_F(LeaseTableTest, LeaseThatComesWhenItIsClosedEndsAtOnce) {
@@ -231,7 +268,7 @@ class RandomEvents {
     settle();
     for (RequestId request = 1; request <= last_; ++request)
       EXPECT_EQ(ended_[request], 1);
-    EXPECT_EQ(table_.grants(), 0U);
+    EXPECT_EQ(table_.leases(), 0U);
   }
 
  private:
@@ -269,7 +306,8 @@ class RandomEvents {
         table_.heartbeat(name, now_);
         return;
       case 7:
-        return pick(2) == 0 ? table_.reader_gone(pick(3)) : void(table_.release(name, {}, now_));
+        return pick(2) == 0 ? table_.reader_gone(pick(3))
+                            : void(table_.release(name, {0, 2}, now_));
       default:
         return pick(4) == 0 ? table_.close() : table_.open(generation_ += pick(2));
     }
@@ -277,7 +315,11 @@ class RandomEvents {
 
   void read(RequestId lease, const LeaseName& name) {
     const ReaderId reader = pick(3);
-    const Pull pull{.name = name, .incarnation = "i", .generation = generation_, .blocks = {1}};
+    const Pull pull{.name = name,
+                    .incarnation = "i",
+                    .generation = generation_,
+                    .blocks = {1},
+                    .heads = {0, 2}};
     const auto grant = table_.grant(pull, reader, now_);
     if (!grant)
       return;
@@ -290,11 +332,12 @@ class RandomEvents {
       return;
     const Read read = reads_[pick(reads_.size())];
     const bool was_over = ended_[read.lease] > 0;
-    EXPECT_FALSE(table_.confirm(read.grant, read.reader, now_) && was_over);
+    EXPECT_FALSE(table_.confirm({std::to_string(read.lease), "t"}, read.grant, read.reader, now_) &&
+                 was_over);
   }
 
   std::mt19937 random_;
-  LeaseTable table_{"i", {seconds(10), seconds(6)}};
+  LeaseTable table_{"i", {0, 2}, {seconds(10), seconds(6)}};
   Time now_ = Time() + seconds(1000);
   std::uint64_t generation_ = 1;
   RequestId last_ = 0;

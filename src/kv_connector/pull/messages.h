@@ -1,4 +1,4 @@
-// What pulling engines say to each other, and what the two halves of one connector do.
+// What pulling engines say to each other.
 //
 // Plain values, each with its one list of fields (see wire.h). Decoding checks types and bounds;
 // what the numbers mean is checked by whoever uses them.
@@ -100,14 +100,15 @@ struct LeaseName {
   }
 };
 
-// One of the ranks that read from one rank of the owner.
-struct Consumer {
-  std::uint32_t rank = 0;
-  std::uint32_t ranks = 1;  // how many read from it
+// KV heads of the model.
+struct HeadRange {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;  // one past
+  bool empty() const { return first >= last; }
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
-    io("rank", self.rank);
-    io("ranks", self.ranks);
+    io("first", self.first);
+    io("last", self.last);
   }
 };
 
@@ -142,9 +143,7 @@ struct Pull {
   std::string model_hash;         // the consumer's; KV of other weights is of no use to it
   std::vector<BlockId> blocks;    // a run of the lease's, in its order
   std::uint32_t first_block = 0;  // where in the lease the run begins
-  std::uint32_t first_kv_head = 0;
-  std::uint32_t last_kv_head = 0;  // one past
-  Consumer consumer;
+  HeadRange heads;                // the consumer's
   bool verify = false;
   std::string prompt_hash;  // of the tokens that the consumer takes the blocks to be of
   template <class Io, class Self>
@@ -155,9 +154,7 @@ struct Pull {
     io("model_hash", self.model_hash);
     io("blocks", self.blocks);
     io("first_block", self.first_block);
-    io("first_kv_head", self.first_kv_head);
-    io("last_kv_head", self.last_kv_head);
-    io("consumer", self.consumer);
+    io("heads", self.heads);
     io("verify", self.verify);
     io("prompt_hash", self.prompt_hash);
   }
@@ -189,14 +186,16 @@ struct Refused {
 
 struct Pulled {
   static constexpr std::string_view kType = "pulled";
+  LeaseName name;
   std::uint64_t grant = 0;
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
+    io("name", self.name);
     io("grant", self.grant);
   }
 };
 
-// The owner's answer to `pulled`, `heartbeat` and `release`: whether the lease was alive.
+// Answers `pulled`: whether the lease was alive all the time.
 struct Confirmed {
   static constexpr std::string_view kType = "confirmed";
   bool alive = false;
@@ -206,6 +205,7 @@ struct Confirmed {
   }
 };
 
+// A notice: the consumer may still want these.
 struct Heartbeat {
   static constexpr std::string_view kType = "heartbeat";
   std::vector<LeaseName> leases;
@@ -215,14 +215,15 @@ struct Heartbeat {
   }
 };
 
+// A notice: the consumer of these heads wants nothing more of the lease.
 struct Release {
   static constexpr std::string_view kType = "release";
   LeaseName name;
-  Consumer consumer;
+  HeadRange heads;
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
     io("name", self.name);
-    io("consumer", self.consumer);
+    io("heads", self.heads);
   }
 };
 
@@ -244,96 +245,5 @@ struct Revoked {
     io("generation", self.generation);
   }
 };
-
-// --- between the halves of one connector ---
-
-// Blocks of another engine, as kv_transfer_params names them.
-struct RemoteReference {
-  std::string engine_id;
-  std::string incarnation;
-  std::uint64_t generation = 0;
-  LeaseName name;
-  std::string host;
-  std::uint32_t port = 0;
-  std::vector<BlockId> blocks;
-  std::uint32_t num_tokens = 0;
-  template <class Io, class Self>
-  static void fields(Io& io, Self& self) {
-    io("engine_id", self.engine_id);
-    io("incarnation", self.incarnation);
-    io("generation", self.generation);
-    io("name", self.name);
-    io("host", self.host);
-    io("port", self.port);
-    io("blocks", self.blocks);
-    io("num_tokens", self.num_tokens);
-  }
-};
-
-struct LeaseOrder {
-  RequestId request = 0;
-  std::string token;
-  std::string model_hash;  // of the weights that the blocks were computed with
-  std::vector<BlockId> blocks;
-  std::string prompt_hash;
-  template <class Io, class Self>
-  static void fields(Io& io, Self& self) {
-    io("request", self.request);
-    io("token", self.token);
-    io("model_hash", self.model_hash);
-    io("blocks", self.blocks);
-    io("prompt_hash", self.prompt_hash);
-  }
-};
-
-struct PullOrder {
-  RequestId request = 0;
-  RemoteReference from;  // its blocks: those to read, one for each of local_blocks
-  std::vector<BlockId> local_blocks;
-  std::uint32_t first_block = 0;  // where they stand in the lease
-  std::uint32_t num_tokens = 0;
-  std::string model_hash;  // of the weights here, now
-  std::string prompt_hash;
-  template <class Io, class Self>
-  static void fields(Io& io, Self& self) {
-    io("request", self.request);
-    io("from", self.from);
-    io("local_blocks", self.local_blocks);
-    io("first_block", self.first_block);
-    io("num_tokens", self.num_tokens);
-    io("model_hash", self.model_hash);
-    io("prompt_hash", self.prompt_hash);
-  }
-};
-
-struct ReferenceOrder {
-  RequestId request = 0;
-  RemoteReference from;
-  template <class Io, class Self>
-  static void fields(Io& io, Self& self) {
-    io("request", self.request);
-    io("from", self.from);
-  }
-};
-
-// What the scheduler half wants of the workers in one step.
-struct Orders {
-  std::vector<LeaseOrder> leases;
-  std::vector<PullOrder> pulls;
-  std::vector<RequestId> cancels;  // of pulls under way
-  std::vector<ReferenceOrder> releases;
-  std::vector<ReferenceOrder> heartbeats;
-  template <class Io, class Self>
-  static void fields(Io& io, Self& self) {
-    io("leases", self.leases);
-    io("pulls", self.pulls);
-    io("cancels", self.cancels);
-    io("releases", self.releases);
-    io("heartbeats", self.heartbeats);
-  }
-  bool empty() const;
-};
-std::string encode_orders(const Orders& orders);  // empty orders: an empty string
-Result<Orders> decode_orders(std::string_view bytes);
 
 }  // namespace dormouse::pull

@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "kv_connector/pull/orders.h"
+
 namespace dormouse::pull {
 namespace {
 
@@ -98,11 +100,10 @@ TEST(PullMessages, EachIsReadAsWrittenAndRefusedWhenCutOrDamaged) {
   expect_strict(Malformed{"what?"});
   expect_strict(Import{"consumer"});
   expect_strict(Memory{"first", 3, std::string("\0\xff", 2)});
-  expect_strict(
-      Pull{{"7", "token"}, "first", 3, "weights", {1, 2}, 5, 0, 4, {1, 2}, true, "prompt"});
+  expect_strict(Pull{{"7", "token"}, "first", 3, "weights", {1, 2}, 5, {0, 4}, true, "prompt"});
   expect_strict(Granted{5, {6, ~std::uint64_t{0}}});
   expect_strict(Refused{"token", "first", 3});
-  expect_strict(Pulled{5});
+  expect_strict(Pulled{{"7", "token"}, 5});
   expect_strict(Confirmed{true});
   expect_strict(Heartbeat{{{"7", "token"}, {"8", "other"}}});
   expect_strict(Release{{"7", "token"}, {0, 1}});
@@ -119,12 +120,12 @@ TEST(PullMessages, NoOrdersAreNoBytes) {
 }
 
 TEST(PullMessages, NumbersBeyondTheirTypeAreRefused) {
-  const auto cut = [](std::uint64_t rank) {
+  const auto cut = [](std::uint64_t head) {
     return AnyMessage<Release>::decode(to_msgpack(
         Json(Json::Object{{"type", "release"},
                           {"id", 1},
                           {"name", Json(Json::Object{{"lease", "7"}, {"token", "t"}})},
-                          {"consumer", Json(Json::Object{{"rank", rank}, {"ranks", 1}})}})));
+                          {"heads", Json(Json::Object{{"first", head}, {"last", 1}})}})));
   };
   EXPECT_TRUE(cut(0xFFFFFFFF));
   EXPECT_FALSE(cut(0x100000000));

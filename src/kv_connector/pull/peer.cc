@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kv_connector/pull/pull_config.h"
+#include "kv_connector/pull/release_wait.h"
 
 namespace dormouse::pull {
 namespace {
@@ -41,35 +42,56 @@ Peer::Peer(Meta meta, std::vector<RankMetadata> ranks, std::uint32_t port, const
       port_(port),
       dialling_(dialling),
       agent_(agent),
-      connections_(ranks_.size()) {}
+      links_(ranks_.size()) {}
 
 Result<std::shared_ptr<Connection>> Peer::connection(std::uint32_t rank, Time deadline) {
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<Connection>& connection = connections_.at(rank);
-  if (connection == nullptr) {
-    DM_TRY_ASSIGN(connection,
-                  Connection::open({.path = rank_socket(dialling_.directory, port_, rank),
-                                    .token = dialling_.token,
-                                    .engine_id = dialling_.engine_id},
-                                   agent_, deadline));
-  }
+  deadline = std::min(deadline, Clock::now() + kHandshakeTimeout);
+  std::unique_lock lock(mutex_);
+  Link& link = links_.at(rank);
+  if (!changed_.wait_until(lock, deadline, [&] { return !link.dialling; }))
+    return fail(ErrorCode::kDeadlineExceeded, "the peer takes too long to let anybody in");
+  if (link.connection != nullptr)
+    return link.connection;
+  link.dialling = true;
+  lock.unlock();
+  auto connection = Connection::open({.path = rank_socket(dialling_.directory, port_, rank),
+                                      .token = dialling_.token,
+                                      .engine_id = dialling_.engine_id},
+                                     agent_, deadline);
+  lock.lock();
+  link.dialling = false;
+  changed_.notify_all();
+  if (ended_)
+    return fail(ErrorCode::kUnavailable, "the peer was dropped meanwhile");
+  if (connection)
+    link.connection = *connection;
   return connection;
 }
 
 std::vector<std::shared_ptr<Connection>> Peer::connections() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Connection>> connected;
-  for (const auto& connection : connections_) {
-    if (connection != nullptr)
-      connected.push_back(connection);
+  for (const Link& link : links_) {
+    if (link.connection != nullptr)
+      connected.push_back(link.connection);
   }
   return connected;
 }
 
+void Peer::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  for (const auto& connection : connections())
+    connection->end();
+}
+
 bool Peer::spent() const {
-  const auto connected = connections();
-  return std::any_of(connected.begin(), connected.end(),
-                     [](const auto& connection) { return !connection->alive(); });
+  const std::lock_guard lock(mutex_);
+  return ended_ || std::ranges::any_of(links_, [](const Link& link) {
+           return link.connection != nullptr && !link.connection->alive();
+         });
 }
 
 PeerTable::PeerTable(Dialling dialling, TransferAgent& agent)
@@ -150,22 +172,25 @@ void PeerTable::forget(std::uint32_t port, const std::shared_ptr<Peer>& peer) {
     entry->second.peer = nullptr;
 }
 
-bool PeerTable::drop_all(Time deadline) {
+std::vector<std::shared_ptr<Peer>> PeerTable::peers() const {
+  const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Peer>> peers;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [port, entry] : entries_) {
-      if (entry.peer != nullptr)
-        peers.push_back(entry.peer);
-      entry.peer = nullptr;
-    }
+  for (const auto& [port, entry] : entries_) {
+    if (entry.peer != nullptr)
+      peers.push_back(entry.peer);
   }
-  bool dropped = true;
-  for (const auto& peer : peers) {
-    for (const auto& connection : peer->connections())
-      dropped = connection->shut_down(deadline) && dropped;
-  }
-  return dropped;
+  return peers;
+}
+
+Status PeerTable::drop_all(const Unmapping& unmapping) {
+  const auto dropped = peers();
+  for (const auto& peer : dropped)
+    peer->end();
+  return await(unmapping, [&] {
+    return std::ranges::all_of(dropped, [](const auto& peer) {
+      return std::ranges::all_of(peer->connections(), &Connection::has_let_go);
+    });
+  });
 }
 
 void PeerTable::shut_down() {
@@ -175,24 +200,18 @@ void PeerTable::shut_down() {
     for (net::Channel* channel : handshakes_)
       channel->shut_down();
   }
-  drop_all(Clock::now());
+  for (const auto& peer : peers())
+    peer->end();
 }
 
 PeerTable::Counters PeerTable::counters() const {
-  std::vector<std::shared_ptr<Peer>> peers;
   Counters counters;
-  {
-    const std::lock_guard lock(mutex_);
-    counters.handshakes = count_;
-    for (const auto& [port, entry] : entries_)
-      peers.push_back(entry.peer);
-  }
-  for (const auto& peer : peers) {
-    const auto connected =
-        peer == nullptr ? std::vector<std::shared_ptr<Connection>>() : peer->connections();
-    for (const auto& connection : connected)
+  for (const auto& peer : peers()) {
+    for (const auto& connection : peer->connections())
       counters.mappings += connection->holds_memory() ? 1 : 0;
   }
+  const std::lock_guard lock(mutex_);
+  counters.handshakes = count_;
   return counters;
 }
 

@@ -2,7 +2,7 @@
 //
 // A Peer is the outcome of one handshake. Once one of its connections has ended, by a revocation
 // for instance, the peer is spent and the next `get` shakes hands again; one caller does, whoever
-// else asks meanwhile waits for it.
+// else asks meanwhile waits for it. Neither that nor connecting takes longer than five seconds.
 //
 // Owns:    connections, and through them the mappings of other engines' caches.
 // Threads: any.
@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "dormouse/memory.h"
 #include "kv_connector/pull/connection.h"
 #include "kv_connector/pull/messages.h"
 
@@ -39,20 +40,29 @@ class Peer {
   const Meta& meta() const { return meta_; }
   const std::vector<RankMetadata>& ranks() const { return ranks_; }
 
-  // Connects once; a connection that ended is not replaced.
+  // Connects once, one caller while others wait for it; a connection that ended is not replaced.
   Result<std::shared_ptr<Connection>> connection(std::uint32_t rank, Time deadline);
   // All that are connected.
   std::vector<std::shared_ptr<Connection>> connections() const;
+  // Ends them, and one that is being made as soon as it is.
+  void end();
   bool spent() const;
 
  private:
+  struct Link {
+    bool dialling = false;
+    std::shared_ptr<Connection> connection;
+  };
+
   const Meta meta_;
   const std::vector<RankMetadata> ranks_;
   const std::uint32_t port_;
   const Dialling& dialling_;
   TransferAgent& agent_;
-  mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<Connection>> connections_;  // by rank
+  mutable std::mutex mutex_;  // never held while a peer is waited for
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::vector<Link> links_;  // by rank
 };
 
 class PeerTable {
@@ -65,9 +75,9 @@ class PeerTable {
   // The next get shakes hands again, unless somebody did already.
   void forget(std::uint32_t port, const std::shared_ptr<Peer>& peer);
 
-  // Drops everything; false if something is still in use at the deadline.
-  bool drop_all(Time deadline);
-  // Ends handshakes under way, too, and refuses new ones.
+  // Drops every mapping; else what `may_wait` says while one is still in use.
+  Status drop_all(const Unmapping& unmapping);
+  // Ends everything, also handshakes under way, and refuses new ones. Waits for nobody.
   void shut_down();
 
   struct Counters {
@@ -83,12 +93,13 @@ class PeerTable {
   };
 
   static bool usable(const Entry& entry);
+  std::vector<std::shared_ptr<Peer>> peers() const;
   Result<std::shared_ptr<Peer>> shake_hands(std::uint32_t port, Time deadline);
   Result<Meta> ask_meta(std::uint32_t port, Time deadline);
 
   const Dialling dialling_;
   TransferAgent& agent_;
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // never held while a peer is waited for
   std::condition_variable changed_;
   std::map<std::uint32_t, Entry> entries_;  // by port
   std::set<net::Channel*> handshakes_;      // under way

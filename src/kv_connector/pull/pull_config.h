@@ -8,7 +8,7 @@
 
 #include "dormouse/kv_connector.h"
 #include "kv_connector/pull/lease_table.h"
-#include "net/server.h"
+#include "net/meeting_place.h"
 
 namespace dormouse::pull {
 

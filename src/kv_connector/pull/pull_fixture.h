@@ -57,12 +57,12 @@ class WatchedAgent final : public TransferAgent {
   struct Hooks {
     std::function<void()> before_read = [] {};
     std::function<void(std::span<const ReadSpan>)> after_read = [](auto) {};
+    std::function<void()> before_census = [] {};
     bool sees_holders = true;  // false: as where the system cannot tell
   };
   WatchedAgent(std::unique_ptr<TransferAgent> inner, Hooks& hooks)
       : inner_(std::move(inner)), hooks_(hooks) {}
 
-  AgentCapabilities capabilities() const override { return inner_->capabilities(); }
   Result<std::unique_ptr<MemoryRegistration>> register_memory(const KvCaches& caches) override {
     return inner_->register_memory(caches);
   }
@@ -77,6 +77,7 @@ class WatchedAgent final : public TransferAgent {
     return read;
   }
   Result<std::uint64_t> bytes_held_by(const KvCaches& caches, pid_t process) const override {
+    hooks_.before_census();
     if (!hooks_.sees_holders)
       return fail(ErrorCode::kUnavailable, "not to be known");
     return inner_->bytes_held_by(caches, process);
@@ -86,6 +87,12 @@ class WatchedAgent final : public TransferAgent {
   std::unique_ptr<TransferAgent> inner_;
   Hooks& hooks_;
 };
+
+// Of a message.
+inline std::string type_of(std::string_view bytes) {
+  const auto head = decode_fields<MessageHead>(bytes, "message");
+  return head ? head->type : head.error().message;
+}
 
 inline constexpr std::uint32_t kBlockSize = 4;
 inline constexpr std::uint32_t kNumBlocks = 32;

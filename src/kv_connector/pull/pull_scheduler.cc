@@ -40,6 +40,10 @@ RemoteReference without_blocks(RemoteReference reference) {
 Result<std::unique_ptr<PullScheduler>> PullScheduler::create(const KvConnectorContext& context) {
   DM_TRY_ASSIGN(PullConfig config, read_pull_config(context.config));
   DM_TRY_ASSIGN(const net::MeetingPlace place, meeting_place(config));
+  if (context.config.kv_role == KvRole::kConsumer && config.peers.empty())
+    log(LogLevel::kWarning, kFolder,
+        "kv_role is kv_consumer and kv_connector_extra_config.peers is empty: this engine can pull "
+        "from nobody");
   std::unique_ptr<PullScheduler> scheduler(new PullScheduler(context, std::move(config)));
   if (context.config.kv_role != KvRole::kConsumer) {
     const std::string path = scheduler_socket(place.directory, context.config.kv_port);

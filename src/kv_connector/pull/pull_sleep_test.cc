@@ -1,16 +1,23 @@
 #include <atomic>
 #include <thread>
 
+#include "device/host/block_census.h"
 #include "kv_connector/pull/pull_fixture.h"
 
 namespace dormouse::pull {
 namespace {
+
+constexpr milliseconds kGiveBackPatience(600);  // longer than owners are told about a sleep
 
 class PullSleepTest : public ::testing::Test {
  protected:
   EngineOptions producing() { return {.folder = folder.path, .name = "producer", .port = 1}; }
   EngineOptions consuming() {
     return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"(["127.0.0.1:1"])"};
+  }
+
+  bool gone_from(Engine& producer) {
+    return eventually([&] { return producer.stat("kv_importers") == 0; });
   }
 
   // Of this process, as an importer would.
@@ -20,20 +27,24 @@ class PullSleepTest : public ::testing::Test {
 
   // A peer that speaks the protocol by hand.
   struct RawImporter {
-    RawImporter(const std::string& folder, const std::string& name)
+    RawImporter(const std::string& folder, const std::string& name, bool reads = true)
         : channel(*net::connect_with_token(rank_socket(folder, 1, 0),
                                            net::open_meeting_place(folder)->token, deadline)) {
-      EXPECT_TRUE(
-          channel.send({.bytes = encode_message(Import{name}, 1), .descriptors = {}}, deadline));
+      say(encode_message(Import{name}, 1));
+      if (!reads)
+        return;
       memory = *channel.receive(deadline);
-      EXPECT_EQ(read_head(memory.bytes)->type, "memory");
+      EXPECT_EQ(type_of(memory.bytes), "memory");
+    }
+    void say(std::string bytes) {
+      EXPECT_TRUE(channel.send({.bytes = std::move(bytes), .descriptors = {}}, deadline));
     }
     // Answers the next revocation and keeps what it holds.
     void lie() {
       const auto notice = channel.receive(deadline);
       ASSERT_TRUE(notice);
-      EXPECT_EQ(read_head(notice->bytes)->type, "revoke");
-      EXPECT_TRUE(channel.send({.bytes = encode_message(Revoked{1}), .descriptors = {}}, deadline));
+      EXPECT_EQ(type_of(notice->bytes), "revoke");
+      say(encode_message(Revoked{1}));
     }
     Time deadline = Clock::now() + std::chrono::seconds(10);
     net::Channel channel;
@@ -85,6 +96,24 @@ TEST_F(PullSleepTest, AsleepTheProducerIsUnavailable) {
   ASSERT_TRUE(producer.sleep());
   const auto loaded = consumer.load(1, params, {4}, 4);
   EXPECT_EQ(loaded.output.failure, "the peer is unavailable: its KV cache is not mapped");
+}
+
+TEST_F(PullSleepTest, NothingOldIsReadOrHeldAfterTheProducersSleep) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  const std::string old = producer.prefill(7, {3}, 4, 50);
+  consumer.load(1, producer.prefill(8, {3}, 4, 50), {4}, 4);
+  const BlockCensus before = *own_blocks();
+  ASSERT_TRUE(producer.sleep());
+  const BlockCensus gone = gone_since(before, *own_blocks());
+  producer.wake_up();
+  EXPECT_FALSE(gone.empty());
+  EXPECT_TRUE(holders_of(gone).empty()) << "pages that were unmapped are pinned";
+  consumer.load(2, producer.prefill(9, {3}, 4, 70), {4}, 4);
+  EXPECT_FALSE(consumer.holds(4, 50)) << "the text of before the sleep";
+  EXPECT_TRUE(consumer.holds(4, 70));
+  EXPECT_NE(consumer.load(3, old, {5}, 4).output.failure, "");
+  EXPECT_EQ(producer.stat("kv_references_refused_generation_total"), 1);
 }
 
 TEST_F(PullSleepTest, SleepEndsTheLeasesThatNobodyReads) {
@@ -183,6 +212,91 @@ TEST_F(PullSleepTest, WordOfAnImporterIsNotEnough) {
   EXPECT_NE(slept.error().message.find("importer liar"), std::string::npos);
 }
 
+TEST_F(PullSleepTest, ImporterWhoseConnectionBrokeIsAskedAboutAsLongAsItHoldsTheCache) {
+  Engine producer(producing());
+  {
+    RawImporter broken(folder.path, "broken");
+    broken.channel.shut_down();
+    ASSERT_TRUE(gone_from(producer));
+    const auto slept = producer.sleep(milliseconds(50));
+    ASSERT_FALSE(slept);
+    EXPECT_NE(slept.error().message.find("importer broken"), std::string::npos);
+    Unmapping unmapping{.deadline = Clock::now() + milliseconds(20)};
+    EXPECT_FALSE(producer.worker->release_kv_caches(unmapping)) << "still";
+    ASSERT_TRUE(producer.after_map());
+  }
+  EXPECT_TRUE(producer.sleep());
+}
+
+TEST_F(PullSleepTest, WhereTheSystemCannotTellAnImporterIsBelievedOnlyAtItsWord) {
+  Engine producer(producing());
+  producer.hooks.sees_holders = false;
+  RawImporter polite(folder.path, "polite");
+  polite.say(encode_message(Revoked{1}));
+  ASSERT_TRUE(gone_from(producer));
+  ASSERT_TRUE(producer.sleep());
+  producer.wake_up();
+  RawImporter(folder.path, "broken").channel.shut_down();
+  ASSERT_TRUE(gone_from(producer));
+  const auto slept = producer.sleep(milliseconds(50));
+  ASSERT_FALSE(slept);
+  EXPECT_NE(slept.error().message.find("importer broken"), std::string::npos);
+}
+
+TEST_F(PullSleepTest, ConsumerThatSleepsGivesItsWord) {
+  Engine producer(producing());
+  producer.hooks.sees_holders = false;
+  Engine consumer(consuming());
+  EXPECT_EQ(consumer.load(1, producer.prefill(7, {3}, 4, 50), {4}, 4).output.failure, "");
+  ASSERT_TRUE(consumer.sleep());
+  ASSERT_TRUE(gone_from(producer));
+  EXPECT_TRUE(producer.sleep());
+}
+
+TEST_F(PullSleepTest, DescriptorsThatNobodyHasReadArePinnedBytes) {
+  Engine producer(producing());
+  const RawImporter silent(folder.path, "mute", false);
+  ASSERT_TRUE(eventually([&] { return producer.stat("kv_importers") == 1; }));
+  Unmapping unmapping{.deadline = Clock::now() + milliseconds(50), .force = true};
+  ASSERT_TRUE(producer.worker->release_kv_caches(unmapping));
+  ASSERT_EQ(unmapping.kept.size(), 1U);
+  EXPECT_GE(unmapping.kept[0].bytes, producer.cache.size());
+}
+
+TEST_F(PullSleepTest, AskingTheSystemBlocksNobody) {
+  Engine producer(producing());
+  RawImporter polite(folder.path, "polite");
+  polite.say(encode_message(Revoked{1}));
+  ASSERT_TRUE(gone_from(producer));
+  std::atomic<bool> asking = false, answered = false;
+  producer.hooks.before_census = [&] {
+    asking = true;
+    EXPECT_TRUE(eventually([&] { return answered.load(); }, std::chrono::seconds(2)));
+  };
+  polite.memory = {};
+  std::thread sleeper([&] { EXPECT_TRUE(producer.sleep()); });
+  ASSERT_TRUE(eventually([&] { return asking.load(); }));
+  EXPECT_EQ(producer.stat("kv_importers"), 0);
+  answered = true;
+  sleeper.join();
+}
+
+TEST_F(PullSleepTest, PullOfWhoeverHasNotImportedIsRefusedAndCounted) {
+  Engine producer(producing());
+  const auto params = parse_transfer_params(producer.prefill(7, {3}, 4, 50), {4, kNumBlocks});
+  const RemoteReference& from = params->remote;
+  RawImporter importer(folder.path, "early");
+  importer.say(encode_message(Revoked{1}));
+  importer.say(encode_message(Pull{.name = from.name,
+                                   .incarnation = from.incarnation,
+                                   .generation = from.generation,
+                                   .model_hash = "weights",
+                                   .blocks = from.blocks},
+                              2));
+  EXPECT_EQ(type_of(importer.channel.receive(importer.deadline)->bytes), "refused");
+  EXPECT_EQ(producer.stat("kv_references_refused_generation_total"), 1);
+}
+
 TEST_F(PullSleepTest, ForcedSleepReportsWhatIsPinned) {
   Engine producer(producing());
   const RawImporter silent(folder.path, "mute");
@@ -212,6 +326,37 @@ TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaits) {
   ASSERT_FALSE(released);
   EXPECT_EQ(released.error().code, ErrorCode::kCancelled);
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
+}
+
+TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaitsForALoad) {
+  Engine producer(producing());
+  Engine consumer(consuming());
+  std::atomic<bool> reading = false, go_on = false, cancelled = false;
+  consumer.hooks.before_read = [&] {
+    reading = true;
+    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
+  };
+  consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
+  consumer.step();
+  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  const auto release = [&] {
+    Unmapping unmapping{.deadline = Clock::now() + std::chrono::seconds(5),
+                        .cancelled = &cancelled};
+    const Time began = Clock::now();
+    const Status released = consumer.worker->release_kv_caches(unmapping);
+    EXPECT_EQ(released.error().code, ErrorCode::kCancelled);
+    return Clock::now() - began;
+  };
+  std::thread waking([&] {
+    EXPECT_TRUE(stays([&] { return !cancelled; }, kGiveBackPatience));
+    cancelled = true;
+  });
+  EXPECT_LT(release(), std::chrono::seconds(4)) << "while the mapping is in use";
+  waking.join();
+  EXPECT_LT(release(), milliseconds(400)) << "while owners are told";
+  go_on = true;
+  ASSERT_TRUE(consumer.after_map());
+  consumer.finish(1);
 }
 
 TEST_F(PullSleepTest, ConsumerReturnsItsLeasesAndDropsItsMappings) {

@@ -36,6 +36,7 @@ TEST_F(PullTest, ConsumerGetsTheProducersBytes) {
   EXPECT_TRUE(loaded.output.invalid_block_ids.empty());
   EXPECT_TRUE(consumer.holds(4, 50) && consumer.holds(5, 51) && consumer.holds(6, 52));
   EXPECT_TRUE(eventually([&] { return producer.step(), producer.sent == RequestIds{7}; }));
+  EXPECT_EQ(consumer.stat("kv_completed_pulls_total"), 1);
   EXPECT_EQ(consumer.stat("kv_pulled_tokens_total"), 10);
   EXPECT_EQ(consumer.stat("kv_transferred_blocks_total"), 3);
   EXPECT_EQ(consumer.stat("kv_transferred_bytes_total"), 3 * test_shape().block_bytes());
@@ -169,6 +170,7 @@ TEST_F(PullTest, OwnerRefusesEveryReferenceThatIsNotItsOwn) {
   }
   EXPECT_EQ(producer.stat("kv_stale_references_refused_total"), 5);
   EXPECT_EQ(consumer.stat("kv_failed_transfers_total"), 5);
+  EXPECT_EQ(consumer.stat("kv_completed_pulls_total"), 0);
 }
 
 TEST_F(PullTest, AnotherEngineAtTheSamePortIsNotReadFrom) {
@@ -313,6 +315,20 @@ TEST_F(PullTest, ProducerWithoutPublishedRanksLeavesNothing) {
   EXPECT_EQ(finished.kv_transfer_params, "");
 }
 
+TEST_F(PullTest, ConsumerWithoutPeersIsWarnedAboutAtItsStart) {
+  const auto told = [&](const char* peers) {
+    EngineOptions options = consuming();
+    options.role = KvRole::kConsumer;
+    options.peers = peers;
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(PullScheduler::create(context_of(options)));
+    return ::testing::internal::GetCapturedStderr().find("can pull from nobody") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(told("[]"));
+  EXPECT_FALSE(told(R"(["127.0.0.1:1"])"));
+}
+
 TEST_F(PullTest, OnlyACompletePrefillLegLeavesBlocks) {
   Engine producer(producing());
   const auto finish = [&](const char* params, std::optional<FinishReason> reason) {
@@ -347,7 +363,7 @@ TEST_F(PullTest, WordsThatAreNoneAreAnsweredAndTheServersLive) {
       ASSERT_TRUE(channel->send({.bytes = bytes, .descriptors = {}}, deadline));
       const auto answer = channel->receive(deadline);
       ASSERT_TRUE(answer) << answer.error().message;
-      EXPECT_EQ(read_head(answer->bytes)->type, "error");
+      EXPECT_EQ(type_of(answer->bytes), "error");
     }
   }
   Engine consumer(consuming());

@@ -6,17 +6,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
+#include "kv_connector/pull/read_plan.h"
 
 namespace dormouse::pull {
 namespace {
 
-constexpr std::string_view kFolder = "kv_connector";
 constexpr std::chrono::milliseconds kGiveBackTime(500);  // for telling owners, at the most
-
-std::int64_t milliseconds(Clock::duration time) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
-}
 
 }  // namespace
 
@@ -45,7 +40,7 @@ Status PullWorker::register_kv_caches(const KvCaches& caches) {
   agent_ = make_agent_(*caches.driver, context_.threads);
   if (context_.config.kv_role != KvRole::kConsumer)
     DM_TRY(serve_owners_side());
-  start_loading();
+  start_loading(caches.bytes);
   return restore_kv_caches(caches);
 }
 
@@ -61,18 +56,20 @@ Status PullWorker::serve_owners_side() {
   return {};
 }
 
-void PullWorker::start_loading() {
+void PullWorker::start_loading(std::span<std::byte> cache) {
   const KvShape& shape = context_.shape;
   peers_ = std::make_unique<PeerTable>(
       Dialling{place_.directory, place_.token, context_.config.engine_id}, *agent_);
-  heartbeats_ = std::make_unique<Heartbeats>(*peers_, shape, config_.heartbeat_interval());
-  puller_ = std::make_unique<Puller>(Puller::Options{.shape = shape,
-                                                     .num_blocks = context_.num_blocks,
-                                                     .self = {context_.rank, context_.world_size},
-                                                     .timeout = config_.pull_timeout,
-                                                     .threads = config_.num_threads,
-                                                     .verify = context_.config.verify_kv},
-                                     *agent_, *peers_, *heartbeats_);
+  heartbeats_ =
+      std::make_unique<Heartbeats>(*peers_, heads_of(shape), config_.heartbeat_interval());
+  puller_ =
+      std::make_unique<Puller>(Puller::Options{.target = {.shape = shape,
+                                                          .num_blocks = context_.num_blocks,
+                                                          .cache = cache,
+                                                          .verify = context_.config.verify_kv},
+                                               .timeout = config_.pull_timeout,
+                                               .threads = config_.num_threads},
+                               *agent_, *peers_, *heartbeats_);
 }
 
 void PullWorker::bind_connector_metadata(const std::string& metadata) {
@@ -129,16 +126,32 @@ Status PullWorker::release_kv_caches(Unmapping& unmapping) {
 // A load writes into the cache: without its end nothing may be unmapped, whoever forces it.
 Status PullWorker::let_go_of_peers(const Unmapping& unmapping) {
   const Time began = Clock::now();
+  return_leases();
+  const Status ended = [&]() -> Status {
+    const Unmapping brief{.deadline = std::min(unmapping.deadline, began + kGiveBackTime),
+                          .cancelled = unmapping.cancelled};
+    if (const Status told = puller_->wait_idle(brief);
+        !told && told.error().code == ErrorCode::kCancelled)
+      return told;
+    DM_TRY(peers_->drop_all(unmapping));
+    return puller_->settle(unmapping);
+  }();
+  if (ended)
+    return {};
+  if (ended.error().code == ErrorCode::kCancelled)
+    return fail(
+        ErrorCode::kCancelled,
+        fmt::format("{}: cancelled while loads under way were awaited; nothing was unmapped",
+                    name_));
+  return fail(ended.error().code,
+              fmt::format("{}: a load under way did not end within {} ms; nothing was unmapped",
+                          name_, count_milliseconds(Clock::now() - began)));
+}
+
+void PullWorker::return_leases() {
   for (ReferenceOrder& order : heartbeats_->stop_all())
     puller_->give_back(std::move(order));
   puller_->cancel_all();
-  puller_->wait_idle(std::min(unmapping.deadline, began + kGiveBackTime));
-  const bool dropped = peers_->drop_all(unmapping.deadline);
-  if (!dropped || !puller_->settle(unmapping.deadline, unmapping.cancelled))
-    return fail(ErrorCode::kDeadlineExceeded,
-                fmt::format("{}: a load under way did not end within {} ms; nothing was unmapped",
-                            name_, milliseconds(Clock::now() - began)));
-  return {};
 }
 
 Status PullWorker::restore_kv_caches(const KvCaches& caches) {
@@ -147,9 +160,8 @@ Status PullWorker::restore_kv_caches(const KvCaches& caches) {
   if (caches.generation != generation_) {
     puller_->forget_outcomes();
     if (endpoint_ != nullptr)
-      endpoint_->forget_ended();
+      endpoint_->take_ended();
   }
-  puller_->set_cache(caches.bytes);
   generation_ = caches.generation;
   return {};
 }
@@ -162,6 +174,7 @@ KvConnectorStats PullWorker::get_kv_connector_stats() const {
   const PeerTable::Counters peers = peers_->counters();
   KvConnectorStats stats = {
       {"kv_generation", number(generation_)},
+      {"kv_completed_pulls_total", number(loads.completed)},
       {"kv_pulled_tokens_total", number(loads.tokens)},
       {"kv_transferred_blocks_total", number(loads.blocks)},
       {"kv_transferred_bytes_total", loads.transfers.bytes()},
@@ -196,10 +209,8 @@ KvConnectorStats PullWorker::get_kv_connector_stats() const {
 void PullWorker::shutdown() {
   if (puller_ == nullptr)
     return;
-  for (ReferenceOrder& order : heartbeats_->stop_all())
-    puller_->give_back(std::move(order));
-  puller_->cancel_all();
-  puller_->wait_idle(Clock::now() + kGiveBackTime);
+  return_leases();
+  (void)puller_->wait_idle({.deadline = Clock::now() + kGiveBackTime});
   peers_->shut_down();
   puller_.reset();
   heartbeats_.reset();

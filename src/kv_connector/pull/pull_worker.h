@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kv_connector/pull/endpoint.h"
@@ -40,8 +41,9 @@ class PullWorker : public WorkerConnector, public FollowsMapping {
   PullWorker(const KvConnectorContext& context, std::string name, PullConfig config,
              net::MeetingPlace place, MakeAgent make_agent);
   Status serve_owners_side();
-  void start_loading();
+  void start_loading(std::span<std::byte> cache);
   Status let_go_of_peers(const Unmapping& unmapping);
+  void return_leases();
 
   const KvConnectorContext context_;
   const std::string name_;

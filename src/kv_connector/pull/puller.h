@@ -1,10 +1,12 @@
-// Loads blocks from other engines, on threads of its own.
+// Loads blocks from other engines, on threads of its own: the queue of orders and their outcomes.
 //
 // Every load has one deadline and exactly one outcome, which take_outcomes tells once. What it
 // brought counts only when each owner has confirmed its lease; otherwise all its blocks are invalid
 // and the lease is given back. Nothing is written into the cache once `settle` has returned true.
 //
-// Threads: submit, cancel, settle, take_outcomes and the destructor from the rank's thread.
+// Owns:    its threads.
+// Threads: load, give_back, cancel, cancel_all, wait_idle, settle, take_outcomes, forget_outcomes
+//          and the destructor from the rank's thread; counters from any.
 #pragma once
 
 #include <atomic>
@@ -17,10 +19,10 @@
 #include <thread>
 #include <vector>
 
+#include "dormouse/memory.h"
 #include "kv_connector/pull/heartbeats.h"
-#include "kv_connector/pull/messages.h"
 #include "kv_connector/pull/peer.h"
-#include "kv_connector/pull/read_plan.h"
+#include "kv_connector/pull/pull_from.h"
 #include "kv_connector/pull/transfer_stats.h"
 
 namespace dormouse::pull {
@@ -28,28 +30,24 @@ namespace dormouse::pull {
 class Puller {
  public:
   struct Options {
-    KvShape shape;
-    std::uint32_t num_blocks = 0;
-    Consumer self;  // this rank, and of how many
+    PullTarget target;  // where the cache is, whether mapped or not
     Clock::duration timeout{};
     std::uint32_t threads = 1;
-    bool verify = false;
   };
   // `agent`, `peers` and `heartbeats` outlive this object.
   Puller(Options options, TransferAgent& agent, PeerTable& peers, Heartbeats& heartbeats);
   ~Puller();
-
-  void set_cache(std::span<std::byte> bytes);
 
   void load(PullOrder order);
   // Tells the owner that these blocks are not wanted.
   void give_back(ReferenceOrder order);
   void cancel(RequestId request);
   void cancel_all();
-  // Waits until nothing is under way; false at the deadline.
-  bool wait_idle(Time deadline);
-  // Waits until nobody reads into the cache; false at the deadline. After cancel_all nobody begins.
-  bool settle(Time deadline, const std::atomic<bool>* cancelled);
+  // Until nothing is under way; else what `may_wait` says.
+  Status wait_idle(const Unmapping& unmapping) const;
+  // Until nobody reads into the cache or maps a peer's; else what `may_wait` says. After cancel_all
+  // nobody begins to.
+  Status settle(const Unmapping& unmapping) const;
 
   struct Outcome {
     RequestId request = 0;
@@ -61,6 +59,7 @@ class Puller {
   void forget_outcomes();
 
   struct Counters {
+    std::uint64_t completed = 0;  // loads that ended well
     std::uint64_t tokens = 0;
     std::uint64_t blocks = 0;
     std::uint64_t failed = 0;
@@ -81,14 +80,6 @@ class Puller {
     std::atomic<bool> cancelled = false;
     bool taken = false;  // by a thread
   };
-  // What one attempt came to; `again`: it may go better after another handshake.
-  struct Attempt {
-    Status status = {};
-    bool again = false;
-  };
-
-  using Grant = AnyMessage<Granted, Refused>;
-
   void submit(std::shared_ptr<Job> job);
   void cancel(Job& job);
   void work();
@@ -96,19 +87,11 @@ class Puller {
   Outcome outcome_of(const Job& job, const Status& loaded);
 
   Status load(Job& job);
-  Attempt attempt(Job& job);
-  Status check_peer(const Peer& peer, const PullOrder& order) const;
-  Attempt pull_rank(Job& job, Peer& peer, const RankMetadata& owner);
-  Result<Grant> ask_grant(const Job& job, const RankMetadata& owner, Connection& connection) const;
-  static Attempt refused(const Refused& refusal, const Peer& peer, const RemoteReference& from);
-  Status copy(Job& job, const Connection::Use& use, const RankMetadata& owner,
-              std::span<const ReadSpan> spans, const Granted& granted);
+  PullAttempt attempt(Job& job);
+  PullAttempt pull_rank(Job& job, Peer& peer, const RankMetadata& owner);
   bool begin_reading(const Job& job);
-  Status read(Job& job, const Connection::Use& use, const RankMetadata& owner,
-              std::span<const ReadSpan> spans, const Granted& granted);
-  Status compare(const Job& job, const RankMetadata& owner, const Granted& granted);
-  static Status confirm(Connection& connection, const Granted& granted, Connection::Wait wait);
-  Consumer consumer_of(const RankMetadata& owner) const;
+  void end_reading(const PullAttempt& attempt);
+  bool reads_from(const RankMetadata& owner) const;
   bool tell_release(const Job& job, bool dial);
 
   const Options options_;
@@ -117,7 +100,6 @@ class Puller {
   Heartbeats& heartbeats_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::span<std::byte> cache_;
   std::list<std::shared_ptr<Job>> jobs_;  // in order; those taken stay until they end
   std::vector<Outcome> outcomes_;
   std::size_t reading_ = 0;

@@ -39,8 +39,12 @@ Status check_inside(const char* whose, std::span<const BlockId> blocks, std::uin
 
 }  // namespace
 
-HeadRange common_heads(const KvShape& a, const KvShape& b) {
-  return {std::max(a.first_kv_head, b.first_kv_head), std::min(a.last_kv_head, b.last_kv_head)};
+HeadRange heads_of(const KvShape& rank) {
+  return {rank.first_kv_head, rank.last_kv_head};
+}
+
+HeadRange common_heads(HeadRange a, HeadRange b) {
+  return {std::max(a.first, b.first), std::min(a.last, b.last)};
 }
 
 Status check_compatible(const KvShape& local, const KvShape& remote) {
@@ -52,17 +56,6 @@ Status check_compatible(const KvShape& local, const KvShape& remote) {
   return check_equal("layout", local.layout, remote.layout);
 }
 
-std::uint32_t ranks_reading(const KvShape& owner, std::uint32_t world_size) {
-  const std::uint64_t heads = owner.num_kv_heads;
-  std::uint32_t count = 0;
-  for (std::uint64_t rank = 0; rank < world_size; ++rank) {
-    const std::uint64_t first = heads * rank / world_size;
-    const std::uint64_t last = heads * (rank + 1) / world_size;
-    count += first < owner.last_kv_head && owner.first_kv_head < last ? 1 : 0;
-  }
-  return count;
-}
-
 Result<std::vector<ReadSpan>> plan_reads(CacheView local, std::byte* local_bytes, CacheView remote,
                                          std::span<const BlockId> local_blocks,
                                          std::span<const BlockId> remote_blocks) {
@@ -72,7 +65,7 @@ Result<std::vector<ReadSpan>> plan_reads(CacheView local, std::byte* local_bytes
                             local_blocks.size()));
   DM_TRY(check_inside("local", local_blocks, local.num_blocks));
   DM_TRY(check_inside("remote", remote_blocks, remote.num_blocks));
-  const HeadRange heads = common_heads(local.shape, remote.shape);
+  const HeadRange heads = common_heads(heads_of(local.shape), heads_of(remote.shape));
   std::vector<ReadSpan> spans;
   if (heads.empty())
     return spans;

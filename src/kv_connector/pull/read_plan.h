@@ -13,21 +13,13 @@
 
 namespace dormouse::pull {
 
-struct HeadRange {
-  std::uint32_t first = 0;
-  std::uint32_t last = 0;  // one past
-  bool empty() const { return first >= last; }
-};
-
-HeadRange common_heads(const KvShape& a, const KvShape& b);
+HeadRange heads_of(const KvShape& rank);
+HeadRange common_heads(HeadRange a, HeadRange b);
 
 // kUnsupported names the first property that differs, with both values.
 Status check_compatible(const KvShape& local, const KvShape& remote);
 
-// How many ranks of an engine of `world_size` equal ranks have heads in common with `owner`.
-std::uint32_t ranks_reading(const KvShape& owner, std::uint32_t world_size);
-
-// A cache by its address: of a rank's own, or null for offsets alone.
+// How large one rank's cache is.
 struct CacheView {
   const KvShape& shape;
   std::uint32_t num_blocks = 0;

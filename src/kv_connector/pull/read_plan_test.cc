@@ -148,14 +148,5 @@ TEST(ReadPlan, HashOfHeadsDoesNotDependOnTheirNeighbours) {
   }
 }
 
-TEST(ReadPlan, CountsTheRanksThatReadFromAnOwner) {
-  EXPECT_EQ(ranks_reading(shape(0, 4), 1), 1U);
-  EXPECT_EQ(ranks_reading(shape(0, 4), 2), 2U);
-  EXPECT_EQ(ranks_reading(shape(0, 4), 4), 4U);
-  EXPECT_EQ(ranks_reading(shape(0, 2), 1), 1U);
-  EXPECT_EQ(ranks_reading(shape(0, 2), 2), 1U);
-  EXPECT_EQ(ranks_reading(shape(2, 4), 4), 2U);
-}
-
 }  // namespace
 }  // namespace dormouse::pull

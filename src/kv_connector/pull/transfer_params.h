@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "kv_connector/pull/messages.h"
+#include "kv_connector/pull/orders.h"
 
 namespace dormouse::pull {
 

@@ -2,17 +2,12 @@
 
 namespace dormouse::pull {
 
-void TransferStats::note(std::chrono::steady_clock::duration post,
-                         std::chrono::steady_clock::duration transfer,
-                         std::span<const ReadSpan> spans) {
+void TransferStats::note(const TransferSample& sample) {
   using Seconds = std::chrono::duration<double>;
-  std::uint64_t bytes = 0;
-  for (const ReadSpan& span : spans)
-    bytes += span.bytes;
-  post_seconds_.observe(Seconds(post).count());
-  seconds_.observe(Seconds(transfer).count());
-  bytes_.observe(static_cast<double>(bytes));
-  descriptors_.observe(static_cast<double>(spans.size()));
+  post_seconds_.observe(Seconds(sample.post).count());
+  seconds_.observe(Seconds(sample.transfer).count());
+  bytes_.observe(static_cast<double>(sample.bytes));
+  descriptors_.observe(static_cast<double>(sample.descriptors));
 }
 
 void TransferStats::append_to(KvConnectorStats& stats) const {

@@ -4,19 +4,23 @@
 #pragma once
 
 #include <array>
-#include <chrono>
-#include <span>
+#include <cstddef>
 
-#include "kv_connector/pull/read_plan.h"
+#include "kv_connector/pull/clock.h"
 #include "protocol/connector_stats.h"
 
 namespace dormouse::pull {
 
+struct TransferSample {
+  Clock::duration post{};      // until the peer granted it
+  Clock::duration transfer{};  // from there to its confirmation
+  std::size_t bytes = 0;
+  std::size_t descriptors = 0;  // stretches of bytes
+};
+
 class TransferStats {
  public:
-  // `post`: until the peer granted it; `transfer`: from there to its confirmation.
-  void note(std::chrono::steady_clock::duration post, std::chrono::steady_clock::duration transfer,
-            std::span<const ReadSpan> spans);
+  void note(const TransferSample& sample);
   void append_to(KvConnectorStats& stats) const;
   double bytes() const { return bytes_.sum(); }
 

@@ -85,10 +85,6 @@ class IpcAgent final : public TransferAgent {
  public:
   IpcAgent(VmmDriver& driver, unsigned threads) : driver_(driver), copier_(threads) {}
 
-  AgentCapabilities capabilities() const override {
-    return {.pins_after_unmap = true, .cancels = true, .needs_peer_ack = true};
-  }
-
   Result<std::unique_ptr<MemoryRegistration>> register_memory(const KvCaches& caches) override {
     DM_CHECK(caches.driver != nullptr, "the cache is no driver's memory");
     Metadata metadata{.block_sizes = {}, .bytes = caches.bytes.size()};

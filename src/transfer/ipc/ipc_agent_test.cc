@@ -12,7 +12,6 @@
 
 #include "base/json.h"
 #include "device/host/host_vmm_driver.h"
-#include "testing/counting_agent.h"
 #include "testing/instrumented_vmm_driver.h"
 
 namespace dormouse {
@@ -291,34 +290,6 @@ TEST(IpcAgentOfTwoProcesses, ReadsTheBytesAndIsSeenUntilItLetsGo) {
     EXPECT_EQ(agent->bytes_held_by(cache.caches, child), 0U);
   }
   ::waitpid(child, nullptr, 0);
-}
-
-TEST_F(IpcAgent, TheCountingAgentCountsWhatLivesAndFailsOnDemand) {
-  testing::CountingAgent counting(*importer);
-  EXPECT_TRUE(counting.capabilities().needs_peer_ack);
-  {
-    const auto registered = *counting.register_memory(cache.caches);
-    const auto remote = *counting.import_memory(*registered->export_memory());
-    EXPECT_EQ(counting.registrations(), 1);
-    EXPECT_EQ(counting.pins(), 1);
-    std::byte local{};
-    const std::vector<ReadSpan> spans{{5, &local, 1}};
-    EXPECT_TRUE(counting.read(*remote, spans, unhurried()));
-    EXPECT_EQ(local, byte_at(5));
-    counting.fail_reads = true;
-    EXPECT_FALSE(counting.read(*remote, spans, unhurried()));
-    EXPECT_EQ(counting.reads_made(), 1);
-    counting.fail_imports = counting.fail_exports = true;
-    EXPECT_FALSE(counting.import_memory(exported()));
-    EXPECT_FALSE(registered->export_memory());
-  }
-  EXPECT_EQ(counting.registrations() + counting.pins(), 0);
-  counting.fail_imports = false;
-  counting.imports.shut();
-  std::jthread blocked([&] { EXPECT_TRUE(counting.import_memory(exported())); });
-  counting.imports.await(1);
-  EXPECT_EQ(counting.imports_made(), 1);
-  counting.imports.open();
 }
 
 }  // namespace

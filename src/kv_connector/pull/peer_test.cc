@@ -1,0 +1,65 @@
+#include "kv_connector/pull/peer.h"
+
+#include <sys/socket.h>
+
+#include "kv_connector/pull/meta_service.h"
+#include "kv_connector/pull/pull_fixture.h"
+#include "net/unix_address.h"
+
+namespace dormouse::pull {
+namespace {
+
+// Listens and accepts nobody, and as many wait already as may.
+class FullBacklog {
+ public:
+  explicit FullBacklog(const std::string& path)
+      : listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto address = *net::unix_address(path);
+    EXPECT_EQ(::bind(listener_.get(), address.get(), address.size()), 0);
+    EXPECT_EQ(::listen(listener_.get(), 0), 0);
+    for (int failed = 0; failed == 0;) {
+      waiting_.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      failed = ::connect(waiting_.back().get(), address.get(), address.size());
+    }
+  }
+  // Lets those who wait in, and whoever comes after them.
+  void accept() {
+    for (std::size_t i = 0; i < waiting_.size(); ++i)
+      accepted_.emplace_back(::accept(listener_.get(), nullptr, nullptr));
+  }
+
+ private:
+  UniqueFd listener_;
+  std::vector<UniqueFd> waiting_, accepted_;
+};
+
+TEST(PeerTable, OwnerThatLetsNobodyInHoldsUpOnlyWhoeverDialsIt) {
+  const Folder folder;
+  const auto service = *MetaService::start(scheduler_socket(folder.path, 1), "token");
+  service->publish(Meta{.ranks = {encode_message(
+                            RankMetadata{.num_blocks = 1, .shape = test_shape()})}});
+  FullBacklog rank(rank_socket(folder.path, 1, 0));
+  HostVmmDriver driver;
+  const auto agent = make_ipc_agent(driver, 1);
+  PeerTable peers({folder.path, "token", "me"}, *agent);
+  const auto peer = *peers.get(1, Clock::now() + std::chrono::seconds(20));
+  std::thread dialling([&] {
+    const auto dialled = peer->connection(0, Clock::now() + std::chrono::seconds(3));
+    ASSERT_FALSE(dialled);
+    EXPECT_EQ(dialled.error().code, ErrorCode::kUnavailable) << "it was dropped meanwhile";
+  });
+  Time last = Clock::now();
+  const auto quick = [&] {
+    const Time before = std::exchange(last, Clock::now());
+    peers.counters();
+    return peers.known(1) == peer && last - before < std::chrono::seconds(1);
+  };
+  EXPECT_TRUE(stays(quick, milliseconds(200)));
+  EXPECT_TRUE(peers.drop_all({.deadline = Clock::now() + std::chrono::seconds(1)}));
+  EXPECT_TRUE(quick() || peers.known(1) == nullptr);
+  rank.accept();
+  dialling.join();
+}
+
+}  // namespace
+}  // namespace dormouse::pull
