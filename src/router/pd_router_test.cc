@@ -161,8 +161,8 @@ TEST_F(RouterTest, WhatIsNotARequestIsRefused) {
   EXPECT_EQ(prefill_legs() + decode_legs(), 0U);
 }
 
-constexpr const char* kForeignPeer =
-    R"({"error":{"message":"h:7 is not a configured peer","param":"kv_transfer_params.remote_host"}})";
+constexpr const char* kForeignPeer = R"({"error":{"message":"h:7 is not a configured peer",)"
+                                     R"("param":"kv_transfer_params.remote_host"}})";
 
 TEST_F(RouterTest, ADecodeInstanceThatRefusesTheParamsComputesLocally) {
   decode_[0].set_answer([](const HttpRequest& request, const Writer& writer) {

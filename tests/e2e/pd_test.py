@@ -6,13 +6,14 @@ import itertools
 import json
 import os
 import socket
+import subprocess
 import time
 import unittest
 
-from harness import Background, Server, make_model, wait_until
+from harness import COMMAND, Background, Server, make_model, wait_until
 from pd import (Instance, Router, TransferTest, cached_tokens, completion, conversation, decode_leg,
                 essence, other_weights, path_of, prefill_leg, prompt, single_answer, streamed_essence,
-                transfer_config)
+                transfer_config, url)
 
 KINDS = ("1", "2", "kv")
 
@@ -898,6 +899,41 @@ class Routed(Pair):
         router = self.start(Router(["http://127.0.0.1:1", "http://127.0.0.1:2"], [self.strict]))
         body = self.body()
         self.right(self.ask(body, router), body)
+
+    def test_a_decoder_that_forgot_its_peers_computes_and_is_named(self):
+        careless = self.start(self.make_decoder("careless", "fail", peers=()))
+        router = self.start(Router([self.producer], [careless]))
+        for _ in range(2):
+            body = self.body()
+            self.right(self.ask(body, router), body)
+        _, decoder = router.status()["instances"]
+        self.assertEqual(decoder["refused_params"], 2)
+        self.assertIn("127.0.0.1:5600 is not a configured peer", decoder["warning"])
+        self.assertEqual(router.log().count("is not a configured peer"), 1, router.log())
+
+    def test_a_decoder_without_a_connector_computes_and_is_named(self):
+        router = self.start(Router([self.producer], [self.reference]))
+        body = self.body()
+        self.right(self.ask(body, router), body)
+        wait_until(lambda: "no KV connector" in router.status()["instances"][1]["warning"], 5, "a warning")
+        self.assertEqual(router.log().count("no KV connector"), 1, router.log())
+
+    def test_a_key_that_the_router_lacks_is_not_the_clients_fault(self):
+        locked = self.start(Server(self.model, "--api-key", "k", api_key="k"))
+        router = self.start(Router([self.producer], [locked], ready=False))
+        answer = self.ask(self.body(), router)
+        self.assertEqual(answer.status, 502, answer)
+        self.assertIn("--backend-api-key", answer.text)
+        self.assertEqual(router.state_of(locked), "locked")
+
+    def test_the_command_knows_a_router(self):
+        done = subprocess.run([COMMAND, "ctl", "--url", url(self.router), "status"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for server, role in ((self.producer, "prefill"), (self.strict, "decode")):
+            self.assertRegex(done.stdout, rf"{url(server)} +{role} +ready")
+        done = subprocess.run([COMMAND, "ctl", "--url", url(self.router), "sleep"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 4, done.stdout)
+        self.assertIn(f"this is a router; name an instance: --url {url(self.producer)}", done.stderr)
 
 
 if __name__ == "__main__":
