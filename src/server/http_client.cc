@@ -19,7 +19,7 @@
 namespace dormouse::server {
 namespace {
 
-constexpr std::size_t kMaxLineBytes = 64 << 10;
+constexpr std::size_t kMaxHeadBytes = 64 << 10;
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -36,6 +36,13 @@ bool parse_number(std::string_view text, Integer& value, int base = 10) {
 
 tl::unexpected<Error> not_http(std::string_view what) {
   return fail(ErrorCode::kDataLoss, fmt::format("the server's answer is not HTTP: {}", what));
+}
+
+std::optional<std::string_view> header_of(const HttpResponse& response, std::string_view name) {
+  for (const auto& [key, value] : response.headers)
+    if (key == name)
+      return value;
+  return std::nullopt;
 }
 
 void limit_waits(int socket, std::chrono::milliseconds timeout) {
@@ -122,18 +129,26 @@ Result<HttpClient> HttpClient::connect(const Address& address, std::chrono::mill
   if (socket < 0)
     return fail(ErrorCode::kUnavailable, fmt::format("cannot reach {} port {}: {}", address.host,
                                                      address.port, std::strerror(errno)));
-  return HttpClient(socket, fmt::format("{}:{}", address.host, address.port));
+  HttpClient client(socket, fmt::format("{}:{}", address.host, address.port));
+  client.timeout_ = timeout;
+  return client;
 }
 
 HttpClient::HttpClient(HttpClient&& other) noexcept
     : socket_(std::exchange(other.socket_, -1)),
       host_(std::move(other.host_)),
-      buffer_(std::move(other.buffer_)) {}
+      buffer_(std::move(other.buffer_)),
+      timeout_(other.timeout_),
+      deadline_(other.deadline_),
+      max_body_bytes_(other.max_body_bytes_) {}
 
 HttpClient& HttpClient::operator=(HttpClient&& other) noexcept {
   std::swap(socket_, other.socket_);
   std::swap(host_, other.host_);
   std::swap(buffer_, other.buffer_);
+  std::swap(timeout_, other.timeout_);
+  std::swap(deadline_, other.deadline_);
+  std::swap(max_body_bytes_, other.max_body_bytes_);
   return *this;
 }
 
@@ -147,6 +162,7 @@ void HttpClient::close() {
 }
 
 void HttpClient::set_timeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
   limit_waits(socket_, timeout);
 }
 
@@ -217,30 +233,25 @@ Result<HttpResponse> HttpClient::receive_to(const HeadSink& head, const BodySink
   do {
     DM_TRY_ASSIGN(response, read_head());
   } while (response.status == 100);
-  const auto header = [&](std::string_view name) {
-    for (const auto& [key, value] : response.headers) {
-      if (key == name)
-        return std::string_view(value);
-    }
-    return std::string_view();
-  };
-  response.content_type = header("content-type");
+  response.content_type = header_of(response, "content-type").value_or("");
   if (head)
     head(response);
-  if (!has_body)
-    return response;
-  if (header("transfer-encoding") == "chunked") {
-    DM_TRY(read_chunked(sink));
-  } else if (std::size_t length = 0; parse_number(header("content-length"), length)) {
-    DM_TRY(read_sized(length, sink));
-  } else {
-    do {
-      if (!buffer_.empty() && !sink(std::exchange(buffer_, {})))
-        break;
-    } while (fill());
-    interrupt();  // not closed: another thread may be about to interrupt
-  }
+  if (has_body)
+    DM_TRY(read_body(response, sink));
   return response;
+}
+
+Status HttpClient::read_body(const HttpResponse& head, const BodySink& sink) {
+  body_bytes_ = 0;
+  if (header_of(head, "transfer-encoding") == "chunked")
+    return read_chunked(sink);
+  const auto length = header_of(head, "content-length");
+  if (!length)
+    return read_to_end(sink);
+  std::uint64_t bytes = 0;
+  if (!parse_number(*length, bytes))
+    return not_http("a broken Content-Length");
+  return read_sized(bytes, sink);
 }
 
 Result<HttpResponse> HttpClient::read_head() {
@@ -250,10 +261,14 @@ Result<HttpResponse> HttpClient::read_head() {
   if (!line.starts_with("HTTP/1.") || line.size() < 12 ||
       !parse_number(std::string_view(line).substr(9, 3), response.status))
     return not_http("no status line");
+  std::size_t bytes = line.size();
   while (true) {
     DM_TRY_ASSIGN(line, read_line());
     if (line.empty())
       return response;
+    bytes += line.size();
+    if (bytes > kMaxHeadBytes)
+      return not_http("headers without end");
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos)
       return not_http("a broken header");
@@ -262,15 +277,35 @@ Result<HttpResponse> HttpClient::read_head() {
   }
 }
 
-Status HttpClient::read_sized(std::size_t bytes, const BodySink& sink) {
+Status HttpClient::take(std::string_view part, const BodySink& sink) {
+  body_bytes_ += part.size();
+  if (body_bytes_ > max_body_bytes_)
+    return not_http(fmt::format("a body of more than {} bytes", max_body_bytes_));
+  if (sink(part))
+    return {};
+  interrupt();  // not closed: another thread may be about to interrupt
+  return fail(ErrorCode::kCancelled, "the reader ended the call");
+}
+
+Status HttpClient::read_to_end(const BodySink& sink) {
+  for (;;) {
+    if (!buffer_.empty())
+      DM_TRY(take(std::exchange(buffer_, {}), sink));
+    const Status filled = fill();
+    if (!filled && filled.error().code == ErrorCode::kUnavailable)
+      break;  // that is how such a body ends
+    DM_TRY(filled);
+  }
+  interrupt();
+  return {};
+}
+
+Status HttpClient::read_sized(std::uint64_t bytes, const BodySink& sink) {
   while (bytes > 0) {
     if (buffer_.empty())
       DM_TRY(fill());
-    const std::size_t n = std::min(bytes, buffer_.size());
-    if (!sink(std::string_view(buffer_).substr(0, n))) {
-      interrupt();
-      return fail(ErrorCode::kCancelled, "the reader ended the call");
-    }
+    const std::size_t n = std::min<std::uint64_t>(bytes, buffer_.size());
+    DM_TRY(take(std::string_view(buffer_).substr(0, n), sink));
     buffer_.erase(0, n);
     bytes -= n;
   }
@@ -281,7 +316,7 @@ Status HttpClient::read_chunked(const BodySink& sink) {
   while (true) {
     std::string line;
     DM_TRY_ASSIGN(line, read_line());
-    std::size_t size = 0;
+    std::uint64_t size = 0;
     if (!parse_number(std::string_view(line), size, 16))
       return not_http("a broken chunk");
     DM_TRY(read_sized(size, sink));
@@ -294,7 +329,7 @@ Status HttpClient::read_chunked(const BodySink& sink) {
 Result<std::string> HttpClient::read_line() {
   std::size_t end = 0;
   while ((end = buffer_.find("\r\n")) == std::string::npos) {
-    if (buffer_.size() > kMaxLineBytes)
+    if (buffer_.size() > kMaxHeadBytes)
       return not_http("a line without end");
     DM_TRY(fill());
   }
@@ -304,6 +339,14 @@ Result<std::string> HttpClient::read_line() {
 }
 
 Status HttpClient::fill() {
+  using std::chrono::milliseconds;
+  if (deadline_) {
+    const auto left =
+        std::chrono::ceil<milliseconds>(*deadline_ - std::chrono::steady_clock::now());
+    if (left <= milliseconds(0))
+      return fail(ErrorCode::kDeadlineExceeded, "the server did not answer in time");
+    limit_waits(socket_, timeout_ > milliseconds(0) ? std::min(timeout_, left) : left);
+  }
   char bytes[16 << 10];
   ssize_t n = 0;
   do {

@@ -1,14 +1,18 @@
 // A small blocking HTTP/1.1 client over plain sockets: for the command line, benchmarks and tests.
 //
 // Threads: one at a time; `interrupt` from any, while no other closes, moves or destroys the
-// client. Owns:    one connection, used for one call after another. Errors:  kUnavailable if the
-// server cannot be reached or goes away, kDeadlineExceeded after the
-//          timeout without a byte, kDataLoss for what is not HTTP. A 4xx or 5xx is a response.
+// client.
+// Owns:    one connection, used for one call after another.
+// Errors:  kUnavailable if the server cannot be reached or goes away, kDeadlineExceeded after the
+//          timeout without a byte or at the deadline, kDataLoss for what is not HTTP or too long.
+//          A 4xx or 5xx is a response.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -54,6 +58,12 @@ class HttpClient {
   void close();
   // From now on the longest wait for a byte; 0: none.
   void set_timeout(std::chrono::milliseconds timeout);
+  // From now on a call ends then, whatever arrives meanwhile; nothing: no such end.
+  void set_deadline(std::optional<std::chrono::steady_clock::time_point> deadline) {
+    deadline_ = deadline;
+  }
+  // From now on a longer body is no answer. Headers have 64 KiB.
+  void set_max_body_bytes(std::uint64_t bytes) { max_body_bytes_ = bytes; }
   // Ends the connection, and with it a call under way.
   void interrupt();
 
@@ -61,14 +71,21 @@ class HttpClient {
   explicit HttpClient(int socket, std::string host) : socket_(socket), host_(std::move(host)) {}
   Result<HttpResponse> receive_to(const HeadSink& head, const BodySink& sink, bool has_body = true);
   Result<HttpResponse> read_head();
-  Status read_sized(std::size_t bytes, const BodySink& sink);
+  Status read_body(const HttpResponse& head, const BodySink& sink);
+  Status read_sized(std::uint64_t bytes, const BodySink& sink);
   Status read_chunked(const BodySink& sink);
+  Status read_to_end(const BodySink& sink);
+  Status take(std::string_view part, const BodySink& sink);
   Result<std::string> read_line();
   Status fill();  // appends what arrives to buffer_
 
   int socket_ = -1;
   std::string host_;
   std::string buffer_;
+  std::chrono::milliseconds timeout_{0};
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  std::uint64_t max_body_bytes_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t body_bytes_ = 0;  // of this call
 };
 
 }  // namespace dormouse::server

@@ -188,6 +188,7 @@ void Connection::next_request() {
   request_id_.clear();
   header_done_ = false;
   started_ = false;
+  idle_since_ = std::chrono::steady_clock::now();
   streaming_ = false;
   arm(server_->options.idle_timeout);
   parse();

@@ -40,6 +40,7 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   void begin_stop(std::chrono::milliseconds grace);
   void close_all();
   void forget(const std::shared_ptr<Connection>& connection);
+  bool make_room();
 
   const HttpServerOptions options;
   const HttpHandler handler;
@@ -83,6 +84,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void close();
   void close_when_idle();
+  // Waits for a request of which nothing has come, since then.
+  bool is_idle() const { return !busy_ && !writing_ && !started_ && !closed_; }
+  std::chrono::steady_clock::time_point idle_since() const { return idle_since_; }
 
  private:
   std::string head(const HttpResponse& response);
@@ -107,6 +111,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   bool started_ = false;  // bytes of this request have arrived
+  std::chrono::steady_clock::time_point idle_since_;
   bool header_done_ = false;
   bool reading_ = false;
 

@@ -45,8 +45,19 @@ Status HttpServer::Impl::listen() {
   return {};
 }
 
+// Whoever has asked for nothing for longest goes, so that idle ones keep nobody out.
+bool HttpServer::Impl::make_room() {
+  std::shared_ptr<Connection> idlest;
+  for (const auto& connection : connections)
+    if (connection->is_idle() && (!idlest || connection->idle_since() < idlest->idle_since()))
+      idlest = connection;
+  if (idlest)
+    idlest->close();
+  return idlest != nullptr;
+}
+
 void HttpServer::Impl::accept() {
-  if (connections.size() >= options.max_connections) {
+  if (connections.size() > options.max_connections && !make_room()) {
     accept_paused = true;
     return;
   }

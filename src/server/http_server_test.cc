@@ -20,6 +20,7 @@ class HttpServerTest : public ::testing::Test {
     options.header_timeout = milliseconds(200);
     options.body_timeout = milliseconds(200);
     options.max_stream_backlog_bytes = 64 << 10;
+    options.max_connections = 4;
     auto server = HttpServer::start(options, [this](HttpRequest request, auto writer) {
       handle(std::move(request), std::move(writer));
     });
@@ -76,6 +77,16 @@ TEST_F(HttpServerTest, KeepsAConnectionForManyRequests) {
   ASSERT_TRUE(client.send("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
   EXPECT_EQ(client.receive()->body, "GET /1? 0");
   EXPECT_EQ(client.receive()->body, "GET /2? 0");
+}
+
+TEST_F(HttpServerTest, IdleConnectionsKeepNobodyOut) {
+  std::vector<HttpClient> idle;
+  for (int i = 0; i < 10; ++i) {
+    idle.push_back(connect());
+    EXPECT_EQ(idle.back().call("GET", "/" + std::to_string(i))->status, 200);
+  }
+  EXPECT_EQ(idle.back().call("GET", "/again")->status, 200);
+  EXPECT_FALSE(idle.front().call("GET", "/again")) << "the one idle for longest";
 }
 
 TEST_F(HttpServerTest, ReadsAChunkedBodyAndAnswersExpect) {
