@@ -400,7 +400,6 @@ class Several(TierTest):
 
     def multi(self, role, port, policy="fail", peers=()):
         children = [{"kv_connector": "IpcConnector", "kv_role": role, "kv_port": port,
-                     "kv_load_failure_policy": policy,
                      "kv_connector_extra_config": {"ipc_dir": str(self.folder / "ipc"), "peers": list(peers)}},
                     {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
                      "kv_connector_extra_config": {"cpu_bytes_to_use": 8 << 20}}]
