@@ -72,6 +72,9 @@ void write_counters(const EngineCounters& counters, PrometheusText& out) {
         counters.prefix_cache_queries);
   count("vllm:gpu_prefix_cache_hits_total", "The same under its older name.",
         counters.prefix_cache_hits);
+  count("vllm:external_prefix_cache_queries_total", "Prompt tokens looked up in the KV connector.",
+        counters.external_cache_queries);
+  count("vllm:external_prefix_cache_hits_total", "Of those, found.", counters.external_cache_hits);
   count("vllm:num_preemptions_total", "Requests preempted.", counters.preemptions);
   count("dormouse:steps_total", "Model steps.", counters.steps);
   out.histogram("vllm:iteration_tokens_total", "Tokens computed in a step.", counters.step_tokens);

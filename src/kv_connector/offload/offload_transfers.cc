@@ -82,9 +82,10 @@ Status OffloadTransfers::release(const Unmapping& unmapping) {
       end(task, not_mapped());
   while (copying_ > 0) {
     if (const Status waits = unmapping.may_wait(); !waits)
-      return fail(waits.error().code,
-                  fmt::format("OffloadingConnector: {} copies of KV blocks were still under way: {}",
-                              copying_, waits.error().message));
+      return fail(
+          waits.error().code,
+          fmt::format("OffloadingConnector: {} copies of KV blocks were still under way: {}",
+                      copying_, waits.error().message));
     changed_.wait_until(lock, std::min(unmapping.deadline, Clock::now() + kCancelLatency));
   }
   return {};
@@ -117,8 +118,9 @@ Status OffloadTransfers::check_can_begin(const OffloadJob& job) const {
     return {};
   if (!disk_)
     return fail(ErrorCode::kNotFound, "the block left the host tier, and there is no disk tier");
-  const auto overdue = std::ranges::count_if(
-      files_.busy, [&](Clock::time_point since) { return Clock::now() - since > options_.timeout; });
+  const auto overdue = std::ranges::count_if(files_.busy, [&](Clock::time_point since) {
+    return Clock::now() - since > options_.timeout;
+  });
   if (overdue >= options_.num_threads)
     return fail(ErrorCode::kUnavailable, "the file system of the disk tier does not answer");
   return {};

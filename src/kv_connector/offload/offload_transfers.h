@@ -41,8 +41,8 @@ class OffloadTransfers : public std::enable_shared_from_this<OffloadTransfers> {
   struct Options {
     std::uint32_t rank = 0;
     std::uint32_t num_blocks = 0;
-    std::uint32_t num_threads = 1;  // as many again for files
-    bool verify = false;            // a checksum of every slot
+    std::uint32_t num_threads = 1;                  // as many again for files
+    bool verify = false;                            // a checksum of every slot
     std::chrono::steady_clock::duration timeout{};  // of a job
   };
   struct Counters {
@@ -119,8 +119,8 @@ class OffloadTransfers : public std::enable_shared_from_this<OffloadTransfers> {
   bool mapped_ = false;
   std::span<std::byte> cache_;
   std::uint64_t generation_ = 0;
-  std::uint32_t copying_ = 0;  // copies that touch the cache now
-  std::uint32_t threads_ = 0;  // that run
+  std::uint32_t copying_ = 0;   // copies that touch the cache now
+  std::uint32_t threads_ = 0;   // that run
   std::vector<TaskPtr> tasks_;  // that have not ended, the oldest first
   Lane memory_;
   Lane files_;
