@@ -47,18 +47,12 @@ Health ask_health(const server::Address& address, const std::string& api_key,
   return {leaves ? InstanceState::kGone : InstanceState::kAsleep, reason};
 }
 
-std::optional<std::string> ask_configuration(const server::Address& address,
-                                             const std::string& api_key,
-                                             Cancellation& cancellation) {
+std::optional<bool> ask_connector(const server::Address& address, const std::string& api_key,
+                                  Cancellation& cancellation) {
   const auto response = ask(address, api_key, cancellation, "/status");
   const auto body = response && response->status == 200 ? parse_json(response->body) : Json();
   const Json* transfer = body ? body->find("kv_transfer") : nullptr;
-  if (transfer == nullptr)
-    return std::nullopt;
-  return transfer->is_null()
-             ? "it has no KV connector, and computes every prompt itself; start it with "
-               "--kv-transfer-config"
-             : "";
+  return transfer == nullptr ? std::nullopt : std::optional(!transfer->is_null());
 }
 
 }  // namespace dormouse::router

@@ -18,9 +18,8 @@ struct Health {
 Health ask_health(const server::Address& address, const std::string& api_key,
                   Cancellation& cancellation);
 
-// What its configuration lacks for transfers; empty: nothing. Nothing at all if it does not say.
-std::optional<std::string> ask_configuration(const server::Address& address,
-                                             const std::string& api_key,
-                                             Cancellation& cancellation);
+// Whether it has a KV connector; nothing if it does not say.
+std::optional<bool> ask_connector(const server::Address& address, const std::string& api_key,
+                                  Cancellation& cancellation);
 
 }  // namespace dormouse::router

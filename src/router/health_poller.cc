@@ -32,23 +32,20 @@ HealthPoller::~HealthPoller() {
 }
 
 void HealthPoller::run(std::size_t index) {
-  bool asked_configuration = false;
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     lock.unlock();
     Health health = ask_health(pool_.address(index), backend_api_key_, calls_[index]);
     const bool ready = health.state == InstanceState::kReady;
-    std::optional<std::string> warning;
-    if (ready && !std::exchange(asked_configuration, true))
-      warning = ask_configuration(pool_.address(index), backend_api_key_, calls_[index]);
-    if (health.state == InstanceState::kGone)
-      asked_configuration = false;
+    std::optional<bool> has_connector;
+    if (ready && !pool_.knows_connector(index))
+      has_connector = ask_connector(pool_.address(index), backend_api_key_, calls_[index]);
     lock.lock();
     if (stopped_)
       return;
-    if (warning && !warning->empty())
-      pool_.set_warning(index, *warning);
     pool_.set_state(index, health.state, std::move(health.cause));
+    if (has_connector)
+      pool_.set_connector(index, *has_connector);
     stop_.wait_for(lock, ready ? interval_ : interval_ / kFasterWhenNotReady,
                    [this] { return stopped_; });
   }

@@ -93,6 +93,7 @@ InstancePool::Turn InstancePool::take(Role role, Choice choice,
     const std::size_t index = (next + i) % instances_.size();
     Instance& instance = instances_[index];
     if (instance.role != role || std::ranges::find(tried, index) != tried.end() ||
+        (role == Role::kPrefill && instance.has_connector == false) ||
         (choice == Choice::kReadyOnly && instance.state != InstanceState::kReady))
       continue;
     if (best == nullptr || better(instance, *best))
@@ -121,13 +122,24 @@ void InstancePool::set_state_locked(std::size_t index, InstanceState state, std:
         to_string(state), cause);
   instance.state = state;
   instance.cause = std::move(cause);
-  if (state == InstanceState::kGone)
-    instance.warning.clear();
+  if (state != InstanceState::kGone)
+    return;
+  instance.warning.clear();
+  instance.has_connector.reset();
 }
 
-void InstancePool::set_warning(std::size_t index, std::string warning) {
+bool InstancePool::knows_connector(std::size_t index) const {
   const std::lock_guard lock(mutex_);
-  set_warning_locked(index, std::move(warning));
+  return instances_[index].has_connector.has_value();
+}
+
+void InstancePool::set_connector(std::size_t index, bool has_one) {
+  const std::lock_guard lock(mutex_);
+  instances_[index].has_connector = has_one;
+  if (!has_one)
+    set_warning_locked(index,
+                       "it has no KV connector, and computes every prompt itself; start it with "
+                       "--kv-transfer-config");
 }
 
 void InstancePool::set_warning_locked(std::size_t index, std::string warning) {
@@ -142,6 +154,14 @@ bool InstancePool::any_ready(Role role) const {
   const std::lock_guard lock(mutex_);
   return std::ranges::any_of(instances_, [role](const Instance& instance) {
     return instance.role == role && instance.state == InstanceState::kReady;
+  });
+}
+
+bool InstancePool::any_puller() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(instances_, [](const Instance& instance) {
+    return instance.role == Role::kDecode && instance.state == InstanceState::kReady &&
+           instance.has_connector != false;
   });
 }
 

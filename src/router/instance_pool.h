@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,10 +42,11 @@ struct Instance {
   InstanceState state = InstanceState::kLoading;
   std::string cause = "not asked yet";  // of a state that is not ready
   std::uint32_t in_flight = 0;
-  std::uint64_t requests = 0;        // legs sent to it
-  std::uint64_t failures = 0;        // legs that it did not serve
-  std::string warning = {};          // what is wrong with its configuration; empty: nothing known
-  std::uint64_t refused_params = 0;  // legs whose kv_transfer_params it refused
+  std::uint64_t requests = 0;  // legs sent to it
+  std::uint64_t failures = 0;  // legs that it did not serve
+  std::string warning = {};    // what is wrong with its configuration; empty: nothing known
+  std::optional<bool> has_connector = {};  // nothing: not asked yet, or it does not say
+  std::uint64_t refused_params = 0;        // legs whose kv_transfer_params it refused
 };
 
 class InstancePool {
@@ -78,13 +80,17 @@ class InstancePool {
   explicit InstancePool(std::vector<Instance> instances);
 
   // The instance of this role with the fewest calls under way, in turns; none of `tried`. An
-  // empty Turn if there is none.
+  // empty Turn if there is none. No prefill instance without a connector: it would keep nothing.
   Turn take(Role role, Choice choice, const std::vector<std::size_t>& tried);
 
   void set_state(std::size_t index, InstanceState state, std::string cause);
-  // Logged when it is new. It stays until the instance is gone, and so may start anew.
-  void set_warning(std::size_t index, std::string warning);
+  // Whether it has a KV connector. Forgotten, like every warning, when it is gone: it may start
+  // anew.
+  bool knows_connector(std::size_t index) const;
+  void set_connector(std::size_t index, bool has_one);
   bool any_ready(Role role) const;
+  // Whether a decode instance that is ready can pull.
+  bool any_puller() const;
   std::vector<Instance> snapshot() const;
   std::size_t size() const { return instances_.size(); }
   const server::Address& address(std::size_t index) const { return instances_[index].address; }

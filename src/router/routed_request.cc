@@ -52,7 +52,8 @@ void RoutedRequest::run() {
   if (!backends_.pool.any_ready(Role::kDecode) && !ask_decode_instances())
     return reply_no_decode_instance();
   Json params;
-  if (!has_several_prompts(*body) && prefill(*body, params) == Outcome::kAnswered)
+  if (!has_several_prompts(*body) && backends_.pool.any_puller() &&
+      prefill(*body, params) == Outcome::kAnswered)
     return;
   if (params.is_null()) {
     ++backends_.totals.local_computations;

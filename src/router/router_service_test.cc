@@ -111,12 +111,33 @@ TEST_F(RouterTest, SeesAnInstanceWithoutAConnector) {
                       "\",role=\"decode\"} 1\n"),
             std::string::npos)
       << text;
+  EXPECT_EQ(complete().status, 200);
+  EXPECT_EQ(prefill_legs(), 1U) << "the other decode instance can pull";
   decode_[1].die();
   wait_until([&] { return warning().empty(); });
   const std::string log = testing::internal::GetCapturedStderr();
   const std::size_t first = log.find("it has no KV connector");
   EXPECT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find("it has no KV connector", first + 1), std::string::npos) << log;
+}
+
+TEST_F(RouterTest, NothingIsKeptForWhoCannotPullNorAskedOfWhoKeepsNothing) {
+  for (auto* side : {&decode_, &prefill_}) {
+    for (FakeBackend& backend : *side)
+      backend.set_status({.body = R"({"kv_transfer":null})"});
+    start({.poll_interval = milliseconds(10)});
+    wait_until(
+        [&] { return of_instances("warning").find("no KV connector") != std::string::npos; });
+    wait_until([&] {
+      const std::string warnings = of_instances("warning");
+      return warnings.find("no KV connector") != warnings.rfind("no KV connector");
+    });
+    EXPECT_EQ(complete().status, 200);
+    for (FakeBackend& backend : *side)
+      backend.set_status({});
+  }
+  EXPECT_EQ(prefill_legs(), 0U);
+  EXPECT_EQ(decode_legs(), 2U);
 }
 
 TEST_F(RouterTest, RefusesWhatItsQueueCannotHold) {
