@@ -27,13 +27,15 @@ class CountingListener final : public MappingListener {
   CountingListener(std::string name, std::vector<std::string>& journal, FaultPlan* faults)
       : name_(std::move(name)), journal_(journal), faults_(faults) {}
 
-  Status before_unmap(Unmapping& /*unmapping*/) override {
+  Status before_unmap(Unmapping& unmapping) override {
     journal_.push_back("before " + name_);
     if (faults_)
       DM_TRY(faults_->check("before_unmap"));
     if (refuse_release)
       return fail(ErrorCode::kInternal, "cannot release " + name_);
     registered = 0;
+    if (keeps > 0)
+      unmapping.kept.push_back({name_, keeps, "a tier"});
     return {};
   }
   Status after_map() override {
@@ -46,6 +48,7 @@ class CountingListener final : public MappingListener {
     return {};
   }
 
+  std::uint64_t keeps = 0;
   bool refuse_release = false;
   bool refuse_restore = false;
   int registered = 1;

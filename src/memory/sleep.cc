@@ -162,7 +162,7 @@ Result<MemoryReceipt> Impl::give_back(const std::vector<MemoryTag>& tags,
     receipt.tags[allocation->tag.name()].copied_out += allocation->size;
   const auto before = driver.device_bytes_in_use();
   unmap_all(chosen, offload, receipt);
-  receipt.kept = std::move(unmapping.kept);
+  receipt.kept.insert(receipt.kept.end(), unmapping.kept.begin(), unmapping.kept.end());
   clock.done("unmap");
   if (const auto after = driver.device_bytes_in_use(); before && after)
     receipt.measured_freed = static_cast<std::int64_t>(*before - *after);

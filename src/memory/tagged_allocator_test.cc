@@ -36,6 +36,20 @@ TEST_F(TaggedAllocatorTest, TheReceiptAgreesWithTheSystem) {
   EXPECT_EQ(phases, "preflight backup hooks unmap ");
 }
 
+TEST_F(TaggedAllocatorTest, TheReceiptSaysWhatStays) {
+  std::vector<std::string> journal;
+  CountingListener listener("tier", journal, nullptr);
+  listener.keeps = 77;
+  const auto subscription = allocator_.subscribe(kKvCacheTag, listener);
+  const auto receipt = allocator_.sleep({kWeightsTag});
+  ASSERT_TRUE(receipt);
+  ASSERT_EQ(receipt->kept.size(), 2U);
+  EXPECT_EQ(receipt->kept[0].what, "weights backup");
+  EXPECT_EQ(receipt->kept[0].bytes, weights_.size());
+  EXPECT_EQ(receipt->kept[1].what, "tier");
+  EXPECT_EQ(receipt->kept[1].bytes, 77U);
+}
+
 TEST_F(TaggedAllocatorTest, UnmodifiedWeightsAreCopiedOutOnce) {
   for (int cycle = 0; cycle < 3; ++cycle) {
     ASSERT_TRUE(allocator_.sleep({kWeightsTag}));
