@@ -122,9 +122,8 @@ PullAttempt pull_from(const Peer& peer, const RankMetadata& owner, const PullOrd
   }
   if (const Status confirmed = confirm(order.from.name, granted, connection, wait); !confirmed)
     return failed(confirmed.error());
-  TransferSample took{.post = posted - began,
-                      .transfer = Clock::now() - posted,
-                      .descriptors = spans->size()};
+  TransferSample took{
+      .post = posted - began, .transfer = Clock::now() - posted, .descriptors = spans->size()};
   for (const ReadSpan& span : *spans)
     took.bytes += span.bytes;
   return {.took = took};

@@ -26,8 +26,8 @@ struct PullTarget {
 // What one attempt came to.
 struct PullAttempt {
   Status status = {};
-  bool again = false;      // it failed, and may go better after another handshake
-  bool mismatch = false;   // of a checksum
+  bool again = false;        // it failed, and may go better after another handshake
+  bool mismatch = false;     // of a checksum
   TransferSample took = {};  // if it went well
 };
 
