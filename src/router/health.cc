@@ -20,6 +20,8 @@ Result<server::HttpResponse> ask(const server::Address& address, const std::stri
   auto client = server::HttpClient::connect(address, kTimeout);
   if (!client)
     return tl::unexpected(client.error());
+  client->set_deadline(std::chrono::steady_clock::now() + kTimeout);
+  client->set_max_body_bytes(1 << 20);
   const Cancellation::Watch watch(cancellation, *client);
   return client->call("GET", target, {}, authorization(api_key));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "base/check.h"
 #include "base/secret.h"
@@ -12,6 +13,7 @@ namespace dormouse::router {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{2'000};
+constexpr std::uint64_t kMaxAnswerBytes = 64 << 20;
 constexpr std::size_t kMaxClientIdBytes = 128;
 constexpr std::string_view kParams = "kv_transfer_params";
 
@@ -28,6 +30,10 @@ bool is_plain(std::string_view id) {
 }
 
 }  // namespace
+
+bool is_event_stream(const server::HttpResponse& response) {
+  return response.status == 200 && response.content_type.starts_with("text/event-stream");
+}
 
 server::HeaderList authorization(std::string_view api_key) {
   if (api_key.empty())
@@ -85,10 +91,20 @@ Result<server::HttpResponse> send_leg(const server::Address& address, const Leg&
   if (!client)
     return tl::unexpected(client.error());
   client->set_timeout(leg.timeout);
+  if (leg.timeout > std::chrono::milliseconds(0))
+    client->set_deadline(std::chrono::steady_clock::now() + leg.timeout);
+  client->set_max_body_bytes(kMaxAnswerBytes);
   const Cancellation::Watch watch(cancellation, *client);
   server::HeaderList headers = authorization(leg.api_key);
   headers.emplace_back("X-Request-Id", leg.request_id);
-  return client->stream("POST", leg.path, leg.body, headers, head, body);
+  const auto on_head = [&](const server::HttpResponse& response) {
+    if (leg.may_be_long)
+      client->set_deadline(std::nullopt);
+    if (is_event_stream(response))
+      client->set_max_body_bytes(std::numeric_limits<std::uint64_t>::max());
+    head(response);
+  };
+  return client->stream("POST", leg.path, leg.body, headers, on_head, body);
 }
 
 }  // namespace dormouse::router

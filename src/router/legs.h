@@ -30,15 +30,20 @@ std::string decode_body(const Json& request, const Json& kv_transfer_params);
 // What a prefill leg answered, null if it kept nothing.
 Json kv_transfer_params_of(std::string_view answer);
 
+bool is_event_stream(const server::HttpResponse& response);
+
 struct Leg {
   std::string_view path;
   std::string_view body;
   std::string_view request_id;
   std::string_view api_key;
-  std::chrono::milliseconds timeout{0};  // without a byte
+  // For all of the answer; where it may be long, for its head, and then without a byte. 0: none.
+  std::chrono::milliseconds timeout{0};
+  bool may_be_long = false;
 };
 
-// Sends one leg and reads its answer; `cancellation` ends it at once.
+// Sends one leg and reads its answer; `cancellation` ends it at once. kDataLoss for more than 64
+// MiB that are no stream of events.
 Result<server::HttpResponse> send_leg(const server::Address& address, const Leg& leg,
                                       Cancellation& cancellation,
                                       const server::HttpClient::HeadSink& head,

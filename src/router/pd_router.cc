@@ -119,6 +119,8 @@ class PdRouterImpl final : public PdRouter {
     auto client = server::HttpClient::connect(turn.address(), kModelsTimeout);
     if (!client)
       return server::error_response(client.error(), server::Audience::kOperator);
+    client->set_deadline(std::chrono::steady_clock::now() + kModelsTimeout);
+    client->set_max_body_bytes(1 << 20);
     const Cancellation::Watch watch(cancellation, *client);
     auto response = client->call("GET", "/v1/models", {}, authorization(options_.backend_api_key));
     if (!response)

@@ -126,6 +126,35 @@ TEST_F(RouterTest, APrefillInstanceThatHangsIsGivenUp) {
   EXPECT_EQ(states(), "gone gone ready ready");
 }
 
+TEST_F(RouterTest, APrefillInstanceThatTricklesIsGivenUp) {
+  start({.prefill_timeout = milliseconds(200), .poll_interval = std::chrono::hours(1)});
+  std::atomic<bool> over = false;
+  std::vector<std::jthread> trickles;
+  set_prefill([&](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "application/json"});
+    trickles.emplace_back([&over, writer] {
+      while (!over) {
+        writer->write(" ");
+        std::this_thread::sleep_for(milliseconds(5));  // allowed: it trickles
+      }
+    });
+  });
+  EXPECT_EQ(complete().status, 200);
+  over = true;
+  EXPECT_EQ(total("local_computations"), 1);
+  EXPECT_EQ(states(), "gone gone ready ready");
+}
+
+TEST_F(RouterTest, AnAnswerWithoutEndIsNone) {
+  set_decode([&](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "application/json"});
+    for (int i = 0; i < 80; ++i)
+      writer->write(std::string(1 << 20, ' '));
+    writer->finish();
+  });
+  EXPECT_EQ(complete().status, 502);
+}
+
 TEST_F(RouterTest, ABadRequestIsTheClientsAnswer) {
   set_prefill(always({.status = 422, .body = R"({"error":"no"})", .content_type = "text/x"}));
   const HttpResponse response = complete();

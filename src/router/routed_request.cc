@@ -155,8 +155,7 @@ LegAnswer RoutedRequest::send(Role role, const InstancePool::Turn& turn, const s
   EventRelay relay;
   const auto on_head = [&](const HttpResponse& head) {
     answer.response = head;
-    answer.is_stream =
-        is_decode && head.status == 200 && head.content_type.starts_with("text/event-stream");
+    answer.is_stream = is_decode && is_event_stream(head);
   };
   const auto on_body = [&](std::string_view part) {
     if (!answer.is_stream) {
@@ -176,7 +175,8 @@ LegAnswer RoutedRequest::send(Role role, const InstancePool::Turn& turn, const s
                 .body = body,
                 .request_id = id_,
                 .api_key = backends_.api_key,
-                .timeout = is_decode ? backends_.decode_timeout : backends_.prefill_timeout};
+                .timeout = is_decode ? backends_.decode_timeout : backends_.prefill_timeout,
+                .may_be_long = is_decode};
   if (const auto call = send_leg(turn.address(), leg, cancellation_, on_head, on_body); !call)
     answer.transport = tl::unexpected(call.error());
   return answer;

@@ -33,8 +33,8 @@ struct Backends {
   InstancePool& pool;
   Totals& totals;
   std::string api_key;
-  std::chrono::milliseconds prefill_timeout;
-  std::chrono::milliseconds decode_timeout;  // without a byte
+  std::chrono::milliseconds prefill_timeout;  // as a leg's
+  std::chrono::milliseconds decode_timeout;
 };
 
 class RoutedRequest {
