@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/unique_fd.h"
@@ -26,6 +27,10 @@ struct BlockHandle {
   std::uint64_t id = 0;
   bool operator==(const BlockHandle&) const = default;
 };
+
+// Bytes that a process holds, as the system tells. Of this process itself only what holds them as
+// an importer would: for reading. kUnavailable where it cannot be known.
+using BytesHeldBy = std::function<Result<std::uint64_t>(pid_t process)>;
 
 enum class Access { kNone, kRead, kReadWrite };
 
@@ -61,10 +66,8 @@ class VmmDriver {
   // bytes, or its owner could take pages out of it.
   virtual Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) = 0;
 
-  // Bytes of these blocks that `process` holds, as the system tells. Of this process itself only
-  // what holds them as an importer would: for reading. kUnavailable where it cannot be known.
-  virtual Result<std::uint64_t> bytes_held_by(pid_t process,
-                                              std::span<const BlockHandle> blocks) const = 0;
+  // Tells of these blocks, also after their release, how much of them a process holds.
+  virtual Result<BytesHeldBy> holding(std::span<const BlockHandle> blocks) const = 0;
 
   // Memory in use on the device by all processes, as its own system reports it.
   virtual Result<std::uint64_t> device_bytes_in_use() const = 0;

@@ -48,9 +48,8 @@ class InstrumentedVmmDriver final : public VmmDriver {
   Status unmap(std::byte* address, std::size_t size) override;
   Result<UniqueFd> export_block(BlockHandle block) override;
   Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) override;
-  Result<std::uint64_t> bytes_held_by(pid_t process,
-                                      std::span<const BlockHandle> blocks) const override {
-    return inner_.bytes_held_by(process, blocks);
+  Result<BytesHeldBy> holding(std::span<const BlockHandle> blocks) const override {
+    return inner_.holding(blocks);
   }
   Result<std::uint64_t> device_bytes_in_use() const override { return tracked_bytes(); }
 

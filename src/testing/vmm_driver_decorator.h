@@ -30,9 +30,8 @@ struct VmmDriverDecorator : VmmDriver {
   Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) override {
     return inner.import_block(std::move(descriptor), size);
   }
-  Result<std::uint64_t> bytes_held_by(pid_t process,
-                                      std::span<const BlockHandle> blocks) const override {
-    return inner.bytes_held_by(process, blocks);
+  Result<BytesHeldBy> holding(std::span<const BlockHandle> blocks) const override {
+    return inner.holding(blocks);
   }
   Result<std::uint64_t> device_bytes_in_use() const override { return inner.device_bytes_in_use(); }
 };

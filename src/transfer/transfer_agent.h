@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "device/vmm_driver.h"
 #include "dormouse/kv_connector.h"
 #include "dormouse/result.h"
 
@@ -69,9 +70,9 @@ class TransferAgent {
   virtual Status read(const RemoteMemory& remote, std::span<const ReadSpan> spans,
                       const ReadControl& control) = 0;
 
-  // Bytes of `caches` that this process still holds, as the system tells: 0 once it let go, or has
-  // ended. kUnavailable where it cannot be known.
-  virtual Result<std::uint64_t> bytes_held_by(const KvCaches& caches, pid_t process) const = 0;
+  // Tells of `caches`, also once they are unmapped, how much of them a process holds: 0 once it let
+  // go, or has ended.
+  virtual Result<BytesHeldBy> holding(const KvCaches& caches) const = 0;
 };
 
 }  // namespace dormouse

@@ -165,8 +165,7 @@ Result<BlockHandle> HostVmmDriver::import_block(UniqueFd descriptor, std::size_t
   return keep({std::move(descriptor), size, true});
 }
 
-Result<std::uint64_t> HostVmmDriver::bytes_held_by(pid_t process,
-                                                   std::span<const BlockHandle> blocks) const {
+Result<BytesHeldBy> HostVmmDriver::holding(std::span<const BlockHandle> blocks) const {
   BlockCensus census;
   for (const BlockHandle block : blocks) {
     DM_TRY_ASSIGN(const KnownBlock known, find(block));
@@ -175,7 +174,7 @@ Result<std::uint64_t> HostVmmDriver::bytes_held_by(pid_t process,
       return system_error("census", 0);
     census.emplace(BlockIdentity{found.st_dev, found.st_ino}, known.size);
   }
-  return dormouse::bytes_held_by(process, census);
+  return [census = std::move(census)](pid_t process) { return bytes_held_by(process, census); };
 }
 
 Result<std::uint64_t> HostVmmDriver::device_bytes_in_use() const {

@@ -32,8 +32,7 @@ class HostVmmDriver final : public VmmDriver {
   Status unmap(std::byte* address, std::size_t size) override;
   Result<UniqueFd> export_block(BlockHandle block) override;
   Result<BlockHandle> import_block(UniqueFd descriptor, std::size_t size) override;
-  Result<std::uint64_t> bytes_held_by(pid_t process,
-                                      std::span<const BlockHandle> blocks) const override;
+  Result<BytesHeldBy> holding(std::span<const BlockHandle> blocks) const override;
   Result<std::uint64_t> device_bytes_in_use() const override;
 
  private:

@@ -118,18 +118,18 @@ TEST_F(SharedBlock, TheMemoryIsFreeOnceBothHaveReleasedIt) {
 
 TEST_F(SharedBlock, OfThisProcessOnlyImportsAreHeld) {
   const std::vector<BlockHandle> blocks{block};
-  EXPECT_EQ(owner.bytes_held_by(::getpid(), blocks), 0U);
+  EXPECT_EQ((*owner.holding(blocks))(::getpid()), 0U);
   {
     const UniqueFd exported = *owner.export_block(block);
-    EXPECT_EQ(owner.bytes_held_by(::getpid(), blocks), kSize);
+    EXPECT_EQ((*owner.holding(blocks))(::getpid()), kSize);
   }
-  EXPECT_EQ(owner.bytes_held_by(::getpid(), blocks), 0U);
+  EXPECT_EQ((*owner.holding(blocks))(::getpid()), 0U);
   const BlockHandle imported = map_import();
-  EXPECT_EQ(owner.bytes_held_by(::getpid(), blocks), kSize) << "by two, and counted once";
+  EXPECT_EQ((*owner.holding(blocks))(::getpid()), kSize) << "by two, and counted once";
   ASSERT_TRUE(peer.release(imported));
-  EXPECT_EQ(owner.bytes_held_by(::getpid(), blocks), kSize) << "the mapping is left";
+  EXPECT_EQ((*owner.holding(blocks))(::getpid()), kSize) << "the mapping is left";
   ASSERT_TRUE(peer.unmap(theirs, kSize));
-  EXPECT_EQ(owner.bytes_held_by(::getpid(), blocks), 0U);
+  EXPECT_EQ((*owner.holding(blocks))(::getpid()), 0U);
 }
 
 TEST_F(SharedBlock, AnotherProcessHoldsABlockUntilItDies) {
@@ -139,16 +139,16 @@ TEST_F(SharedBlock, AnotherProcessHoldsABlockUntilItDies) {
     ::pause();
     ::_exit(0);
   }
-  EXPECT_EQ(owner.bytes_held_by(child, blocks), kSize);
+  EXPECT_EQ((*owner.holding(blocks))(child), kSize);
   const BlockHandle later = *owner.create(kSize);
-  EXPECT_EQ(owner.bytes_held_by(child, std::vector{later}), 0U);
+  EXPECT_EQ((*owner.holding(std::vector{later}))(child), 0U);
   ASSERT_TRUE(owner.release(later));
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   siginfo_t died{};
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &died, WEXITED | WNOWAIT), 0);
-  EXPECT_EQ(owner.bytes_held_by(child, blocks), 0U) << "it is dead, though nobody collected it";
+  EXPECT_EQ((*owner.holding(blocks))(child), 0U) << "it is dead, though nobody collected it";
   ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(owner.bytes_held_by(child, blocks), 0U);
+  EXPECT_EQ((*owner.holding(blocks))(child), 0U);
 }
 
 }  // namespace

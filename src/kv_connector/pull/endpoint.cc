@@ -50,6 +50,7 @@ Status Endpoint::open(const KvCaches& caches) {
   const Lock lock(mutex_);
   if (registration_ == nullptr || caches_.generation != caches.generation) {
     registration_.reset();
+    DM_TRY_ASSIGN(holding_, agent_.holding(caches));
     DM_TRY_ASSIGN(registration_, agent_.register_memory(caches));
     caches_ = caches;
   }
@@ -70,10 +71,14 @@ RequestIds Endpoint::take_ended() {
 
 Endpoint::Counters Endpoint::counters() const {
   const Lock lock(mutex_);
+  std::uint64_t pinned = 0;
+  for (const Pin& pin : pins_)
+    pinned += pin.holder.bytes;
   return {.leases = leases_.counters(),
           .active_leases = leases_.leases(),
           .importers = importers_.size(),
           .revocations = revocations_,
+          .pinned_bytes = pinned,
           .registered = registration_ != nullptr};
 }
 
@@ -97,6 +102,7 @@ void Endpoint::importer_gone(net::ConnectionId connection, bool says_so) {
 }
 
 void Endpoint::tick() {
+  look_at_pins();
   const Lock lock(mutex_);
   for (const auto& [request, pulled] : leases_.expire(Clock::now()))
     log(LogLevel::kWarning, kFolder,
@@ -180,6 +186,26 @@ std::string Endpoint::refuse(Refusal refusal, std::uint64_t id) const {
   return encode_message(refused, id);
 }
 
+// Once a second: it reads what the system says of a process.
+void Endpoint::look_at_pins() {
+  Lock lock(mutex_);
+  if (pins_.empty() || Clock::now() - pins_seen_ < std::chrono::seconds(1))
+    return;
+  pins_seen_ = Clock::now();
+  std::vector<Pin> pins = pins_;
+  lock.unlock();
+  for (Pin& pin : pins)
+    pin.holder.bytes = pin.holding(pin.holder.importer.pid).value_or(pin.holder.bytes);
+  lock.lock();
+  // Meanwhile there may have come more, at the end.
+  std::ranges::copy(pins, pins_.begin());
+  std::erase_if(pins_, [](const Pin& pin) { return pin.holder.bytes == 0; });
+}
+
+KeptMemory Endpoint::Holder::kept(const char* why) const {
+  return {fmt::format("importer {} (pid {})", importer.engine_id, importer.pid), bytes, why};
+}
+
 Status Endpoint::release(Unmapping& unmapping) {
   const Time began = Clock::now();
   {
@@ -202,7 +228,7 @@ Status Endpoint::release(Unmapping& unmapping) {
     return fail(ErrorCode::kDeadlineExceeded,
                 fmt::format("{}: {} did not release its mapping within {} ms; nothing was "
                             "unmapped. Use force=true to go on without it",
-                            options_.connector, holding.front().name,
+                            options_.connector, holding.front().kept("").what,
                             count_milliseconds(Clock::now() - began)));
   go_on_without(holding, unmapping);
   const std::lock_guard reading(reading_);
@@ -240,22 +266,25 @@ std::vector<Endpoint::Holder> Endpoint::holders() const {
   for (const auto& [importer, least] : at_least) {
     const auto word = gone.find(importer);
     const bool believed = word != gone.end() && word->second;
-    const auto held = agent_.bytes_held_by(caches_, importer.pid);
+    const auto held = holding_(importer.pid);
     const std::uint64_t bytes = std::max(least, held.value_or(believed ? 0 : caches_.bytes.size()));
     if (bytes > 0)
-      holders.push_back(
-          {fmt::format("importer {} (pid {})", importer.engine_id, importer.pid), bytes});
+      holders.push_back({importer, bytes});
   }
   return holders;
 }
 
 void Endpoint::go_on_without(const std::vector<Holder>& holding, Unmapping& unmapping) {
-  for (const auto& [name, bytes] : holding) {
-    unmapping.kept.push_back({name, bytes, "it did not let go, and the sleep was forced"});
-    log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}", name, bytes);
-  }
   std::vector<net::ConnectionId> silent;
   Lock lock(mutex_);
+  for (const Pin& pin : pins_)
+    unmapping.kept.push_back(pin.holder.kept("it has held this since an earlier, forced sleep"));
+  for (const Holder& holder : holding) {
+    unmapping.kept.push_back(holder.kept("it did not let go, and the sleep was forced"));
+    log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}",
+        unmapping.kept.back().what, holder.bytes);
+    pins_.push_back({holder, holding_});
+  }
   for (const auto& [connection, importer] : importers_)
     silent.push_back(connection);
   for (const net::ConnectionId connection : silent)

@@ -9,7 +9,8 @@
 // Owns:    the socket and its thread, the registration of the cache with the agent.
 // Threads: open, release, add_lease and the destructor from the rank's thread; the rest from any.
 //          What takes long (checksums, asking the system) blocks none of them.
-// Order:   open; then release and open in turn.
+// Order:   open; then release and open in turn. What a forced release leaves pinned is counted, and
+//          reported by every later one, until its holder lets go.
 // Errors:  kDeadlineExceeded from release names an importer that did not let go; kCancelled.
 #pragma once
 
@@ -52,7 +53,8 @@ class Endpoint final : public net::Server::Handler {
     LeaseTable::Counters leases;
     std::uint64_t active_leases = 0;
     std::uint64_t importers = 0;
-    std::uint64_t revocations = 0;  // notices sent
+    std::uint64_t revocations = 0;   // notices sent
+    std::uint64_t pinned_bytes = 0;  // of earlier registrations, since forced releases
     bool registered = false;
   };
   Counters counters() const;
@@ -69,8 +71,14 @@ class Endpoint final : public net::Server::Handler {
     auto operator<=>(const Importer&) const = default;
   };
   struct Holder {
-    std::string name;
+    Importer importer;
     std::uint64_t bytes = 0;  // at the worst
+    KeptMemory kept(const char* why) const;
+  };
+  // What a forced release left behind, for as long as it is held.
+  struct Pin {
+    Holder holder;
+    BytesHeldBy holding;
   };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -86,6 +94,7 @@ class Endpoint final : public net::Server::Handler {
 
   void revoke_all();
   std::vector<Holder> holders() const;
+  void look_at_pins();
   void go_on_without(const std::vector<Holder>& holding, Unmapping& unmapping);
 
   const Options options_;
@@ -95,12 +104,15 @@ class Endpoint final : public net::Server::Handler {
   std::mutex reading_;
   mutable std::mutex mutex_;
   LeaseTable leases_;
-  KvCaches caches_;  // changed by open alone
+  KvCaches caches_;      // changed by open alone
+  BytesHeldBy holding_;  // as caches_
   std::unique_ptr<MemoryRegistration> registration_;
   bool accepting_ = false;
   std::map<net::ConnectionId, pid_t> connections_;
   std::map<net::ConnectionId, Importer> importers_;  // that have the registration
   std::map<Importer, bool> gone_;                    // that had it; true: all said that they let go
+  std::vector<Pin> pins_;
+  Time pins_seen_;
   std::uint64_t revocations_ = 0;
   std::unique_ptr<net::Server> server_;  // last: its thread uses all of the above
 };

@@ -20,7 +20,9 @@ struct IdleAgent final : TransferAgent {
   Status read(const RemoteMemory&, std::span<const ReadSpan>, const ReadControl&) override {
     return fail(ErrorCode::kUnavailable, "nobody reads this");
   }
-  Result<std::uint64_t> bytes_held_by(const KvCaches&, pid_t) const override { return 0; }
+  Result<BytesHeldBy> holding(const KvCaches&) const override {
+    return [](pid_t) { return 0; };
+  }
 };
 
 TEST(Endpoint, ChecksumsBlockNobodyElse) {

@@ -76,11 +76,14 @@ class WatchedAgent final : public TransferAgent {
     hooks_.after_read(spans);
     return read;
   }
-  Result<std::uint64_t> bytes_held_by(const KvCaches& caches, pid_t process) const override {
-    hooks_.before_census();
-    if (!hooks_.sees_holders)
-      return fail(ErrorCode::kUnavailable, "not to be known");
-    return inner_->bytes_held_by(caches, process);
+  Result<BytesHeldBy> holding(const KvCaches& caches) const override {
+    DM_TRY_ASSIGN(BytesHeldBy inner, inner_->holding(caches));
+    return [&hooks = hooks_, inner](pid_t process) -> Result<std::uint64_t> {
+      hooks.before_census();
+      if (!hooks.sees_holders)
+        return fail(ErrorCode::kUnavailable, "not to be known");
+      return inner(process);
+    };
   }
 
  private:

@@ -176,10 +176,16 @@ TEST_F(PullProcessTest, ForcedSleepGoesOnWithoutAStoppedImporter) {
   ASSERT_EQ(unmapping.kept.size(), 1U);
   EXPECT_EQ(unmapping.kept[0].what, fmt::format("importer consumer (pid {})", child.pid()));
   EXPECT_GT(unmapping.kept[0].bytes, 0U);
+  EXPECT_EQ(producer.stat("kv_pinned_bytes"), unmapping.kept[0].bytes);
+  ASSERT_TRUE(producer.worker->restore_kv_caches(producer.caches()));
+  Unmapping later{.deadline = Clock::now() + milliseconds(500)};
+  ASSERT_TRUE(producer.worker->release_kv_caches(later));
+  ASSERT_EQ(later.kept.size(), 1U) << "it is still held";
+  EXPECT_EQ(later.kept[0].bytes, unmapping.kept[0].bytes);
   child.go_on();
-  EXPECT_TRUE(eventually([&] {
-    return *make_ipc_agent(producer.driver, 1)->bytes_held_by(caches, child.pid()) == 0;
-  }));
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv_pinned_bytes") == 0; }));
+  EXPECT_TRUE(eventually(
+      [&] { return *(*make_ipc_agent(producer.driver, 1)->holding(caches))(child.pid()) == 0; }));
 }
 
 TEST_F(PullProcessTest, DeathOfAnImporterEndsTheWaitForIt) {

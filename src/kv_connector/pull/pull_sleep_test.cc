@@ -22,7 +22,7 @@ class PullSleepTest : public ::testing::Test {
 
   // Of this process, as an importer would.
   static std::uint64_t held_here(Engine& engine, const KvCaches& caches) {
-    return *make_ipc_agent(engine.driver, 1)->bytes_held_by(caches, ::getpid());
+    return *(*make_ipc_agent(engine.driver, 1)->holding(caches))(::getpid());
   }
 
   // A peer that speaks the protocol by hand.

@@ -202,7 +202,8 @@ KvConnectorStats PullWorker::get_kv_connector_stats() const {
                              {"kv_leases_active", number(owner.active_leases)},
                              {"kv_granted_pulls_total", number(owner.leases.granted)},
                              {"kv_expired_leases_total", number(owner.leases.expired)},
-                             {"kv_revocations_total", number(owner.revocations)}});
+                             {"kv_revocations_total", number(owner.revocations)},
+                             {"kv_pinned_bytes", number(owner.pinned_bytes)}});
   return stats;
 }
 

@@ -116,9 +116,9 @@ class IpcAgent final : public TransferAgent {
     return copier_.copy(memory->data(), spans, control);
   }
 
-  Result<std::uint64_t> bytes_held_by(const KvCaches& caches, pid_t process) const override {
+  Result<BytesHeldBy> holding(const KvCaches& caches) const override {
     DM_CHECK(caches.driver != nullptr, "the cache is no driver's memory");
-    return caches.driver->bytes_held_by(process, blocks_of(caches));
+    return caches.driver->holding(blocks_of(caches));
   }
 
  private:

@@ -61,7 +61,7 @@ struct IpcAgent : ::testing::Test {
     EXPECT_FALSE(imported);
     return imported ? ErrorCode::kInternal : imported.error().code;
   }
-  std::uint64_t held() { return *owner->bytes_held_by(cache.caches, ::getpid()); }
+  std::uint64_t held() { return *(*owner->holding(cache.caches))(::getpid()); }
 
   Cache cache;
   HostVmmDriver host;
@@ -274,7 +274,7 @@ TEST(IpcAgentOfTwoProcesses, ReadsTheBytesAndIsSeenUntilItLetsGo) {
     const Cache cache;
     const auto agent = make_ipc_agent(*cache.caches.driver, 1);
     const auto registration = *agent->register_memory(cache.caches);
-    EXPECT_EQ(agent->bytes_held_by(cache.caches, child), 0U);
+    EXPECT_EQ((*agent->holding(cache.caches))(child), 0U);
     {
       const ExportedMemory exported = *registration->export_memory();
       lines.say(exported.metadata);
@@ -283,11 +283,11 @@ TEST(IpcAgentOfTwoProcesses, ReadsTheBytesAndIsSeenUntilItLetsGo) {
       lines.say("");
       EXPECT_EQ(lines.hear(), "right");
     }
-    EXPECT_EQ(agent->bytes_held_by(cache.caches, child), kPieces * kPiece);
-    EXPECT_EQ(agent->bytes_held_by(cache.caches, parent), 0U);
+    EXPECT_EQ((*agent->holding(cache.caches))(child), kPieces * kPiece);
+    EXPECT_EQ((*agent->holding(cache.caches))(parent), 0U);
     lines.say("let go");
     EXPECT_EQ(lines.hear(), "dropped");
-    EXPECT_EQ(agent->bytes_held_by(cache.caches, child), 0U);
+    EXPECT_EQ((*agent->holding(cache.caches))(child), 0U);
   }
   ::waitpid(child, nullptr, 0);
 }
