@@ -35,12 +35,12 @@ Result<Grant> ask_grant(const PullOrder& order, const PullTarget& target, Connec
 PullAttempt refused(const Refused& refusal, const Meta& meta, const RemoteReference& from) {
   const bool moved =
       refusal.incarnation != meta.incarnation || refusal.generation != meta.generation;
-  return {fail(ErrorCode::kTransferFailed,
-               fmt::format("engine {} refused the pull ({}): the blocks are of generation "
-                           "{} of incarnation {}, the engine is at generation {} of {}",
-                           meta.engine_id, refusal.kind, from.generation, from.incarnation,
-                           refusal.generation, refusal.incarnation)),
-          moved};
+  std::string text = fmt::format("engine {} refused the pull: {}", meta.engine_id, refusal.kind);
+  if (refusal.incarnation != from.incarnation || refusal.generation != from.generation)
+    text += fmt::format("; the blocks are of generation {} of incarnation {}, the engine is at "
+                        "generation {} of {}",
+                        from.generation, from.incarnation, refusal.generation, refusal.incarnation);
+  return {fail(ErrorCode::kTransferFailed, std::move(text)), moved};
 }
 
 PullAttempt compare(const PullOrder& order, const PullTarget& target, HeadRange heads,

@@ -199,7 +199,7 @@ TEST_F(PullTest, BlocksComputedWithOtherWeightsAreRefusedByTheirOwner) {
   const std::string old = producer.prefill(7, {3}, 4, 50);
   EXPECT_EQ(consumer.load(1, producer.prefill(8, {4}, 4, 60), {4}, 4).output.failure, "");
   producer.scheduler->set_model_hash("newer");
-  const std::string refusal = "engine producer refused the pull (model)";
+  const std::string refusal = "engine producer refused the pull: model";
   const std::string newer = producer.prefill(9, {4}, 4, 60);
   EXPECT_NE(consumer.load(2, newer, {4}, 4).output.failure, "");
   consumer.scheduler->set_model_hash("newer");
