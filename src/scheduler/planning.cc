@@ -46,7 +46,6 @@ void Scheduler::schedule_prefills(StepPlan& plan) {
 }
 
 void Scheduler::admit_waiting(StepPlan& plan) {
-  lookups_ = 0;
   bool room = true;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     if (running_.size() >= config_.max_num_seqs || budget_left(plan) == 0)
@@ -86,10 +85,9 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
   if (connector_ != nullptr && !sequence.asked_connector)
     match = connector_->get_num_new_matched_tokens(kv_request(sequence),
                                                    num_cached * config_.block_size);
-  if (!match) {
-    ++lookups_;
+  sequence.looked_up = !match;
+  if (!match)
     return Admission::kLater;
-  }
 
   for (const BlockId block : prefix)
     pool_.acquire_cached(block);

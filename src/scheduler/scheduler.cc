@@ -97,7 +97,9 @@ std::vector<RequestOutput> Scheduler::complete(const StepPlan& plan, const StepR
     sequence->unconfirmed = false;
     const std::uint32_t valid = valid_until(*sequence, scheduled.first_position);
     if (valid < scheduled.first_position) {  // computed from what a failed load left
-      take_back_load(*sequence, valid);
+      count_lost(*sequence, sequence->computed - valid);
+      sequence->computed = valid;
+      forget_invalid(*sequence);
       continue;
     }
     sequence->computed += static_cast<std::uint32_t>(scheduled.tokens.size());

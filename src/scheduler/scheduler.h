@@ -169,7 +169,7 @@ class Scheduler {
   std::vector<RequestOutput> fail_invalid_steps(const StepPlan& plan);
   void end_load(Sequence& sequence, std::vector<RequestOutput>& outputs);
   void count_loaded(Sequence& sequence, std::uint32_t tokens);
-  void take_back_load(Sequence& sequence, std::uint32_t valid);
+  void count_lost(Sequence& sequence, std::uint32_t tokens);
   std::uint32_t valid_until(const Sequence& sequence, std::uint32_t end) const;
   void forget_invalid(const Sequence& sequence);
   bool is_being_loaded(BlockId block) const;
@@ -195,8 +195,6 @@ class Scheduler {
   std::string load_failure_;                            // why the last one failed
   std::map<RequestId, std::uint32_t> recving_reports_;  // how many ranks finished
   std::map<RequestId, std::uint32_t> sending_reports_;
-
-  std::size_t lookups_ = 0;  // that the last plan waited for
 
   bool step_in_flight_ = false;
   std::uint64_t next_step_ = 1;

@@ -36,8 +36,10 @@ struct Sequence {
 
   std::string cache_salt;
   std::string kv_transfer_params;
+  bool looked_up = false;        // the connector does not know yet what it has of it
   bool asked_connector = false;  // once in its life; what a load did not bring is computed
   std::uint32_t external = 0;    // tokens after `computed` that a load under way brings
+  std::uint32_t loaded = 0;      // tokens that its load brought
   bool receiving = false;        // the connector writes to its blocks
   bool unconfirmed = false;      // the step in flight loads, and may turn out to have failed
   bool sending = false;          // the connector reads from its blocks

@@ -53,16 +53,15 @@ Scheduler::Admission Scheduler::start_load(Sequence& sequence, const KvMatch& ma
 void Scheduler::count_loaded(Sequence& sequence, std::uint32_t tokens) {
   counters_.transferred_tokens += tokens;
   sequence.cached_tokens += tokens;
+  sequence.loaded = tokens;
 }
 
-// What a synchronous load was to bring beyond `valid`, and a step has computed from.
-void Scheduler::take_back_load(Sequence& sequence, std::uint32_t valid) {
-  const std::uint32_t lost = sequence.computed - valid;
-  counters_.transferred_tokens -= lost;
-  counters_.recomputed_tokens += lost;
-  sequence.cached_tokens -= lost;
-  sequence.computed = valid;
-  forget_invalid(sequence);
+// Of what a load brought last, nothing computed yet, these tokens are of no use.
+void Scheduler::count_lost(Sequence& sequence, std::uint32_t tokens) {
+  counters_.transferred_tokens -= tokens;
+  counters_.recomputed_tokens += tokens;
+  sequence.cached_tokens -= tokens;
+  sequence.loaded -= tokens;
 }
 
 // The beginning of the sequence, up to `end` tokens, that no failed load was to bring.
@@ -174,7 +173,9 @@ void Scheduler::end_load(Sequence& sequence, std::vector<RequestOutput>& outputs
 }
 
 TransfersUnderWay Scheduler::transfers() const {
-  TransfersUnderWay now{.loads = loading_.size(), .lookups = lookups_};
+  TransfersUnderWay now{.loads = loading_.size()};
+  if (pause_state_ == PauseState::kUnpaused)
+    now.lookups = static_cast<std::size_t>(std::ranges::count_if(waiting_, &Sequence::looked_up));
   for (const auto& sequence : retiring_) {
     now.loads += sequence->receiving;
     now.sends += sequence->sending;
@@ -184,8 +185,11 @@ TransfersUnderWay Scheduler::transfers() const {
 
 void Scheduler::drop_transfers() {
   DM_CHECK(running_.empty(), "who ran was preempted");
-  for (Sequence* sequence : waiting_)  // a load of theirs has just ended
+  for (Sequence* sequence : waiting_) {  // a load of theirs has just ended
+    if (!sequence->blocks.empty())
+      count_lost(*sequence, sequence->loaded);
     release_blocks(*sequence);
+  }
   for (Sequence* sequence : Queue(std::exchange(loading_, {}))) {
     counters_.recomputed_tokens += sequence->external;
     sequence->receiving = false;

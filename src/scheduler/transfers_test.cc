@@ -236,9 +236,20 @@ TEST_F(TransfersTest, ARequestThatTheConnectorWantsToThinkAboutHoldsNobodyUp) {
   ASSERT_THAT(plan_.sequences, SizeIs(1));
   EXPECT_EQ(plan_.sequences[0].id, 2U);
   EXPECT_EQ(scheduler_->transfers().lookups, 1U);
+  scheduler_->set_admission(PauseState::kPausedAll);
+  EXPECT_EQ(scheduler_->transfers().lookups, 0U) << "nobody waits for the answer now";
+  scheduler_->set_admission(PauseState::kUnpaused);
   connector_.ask_later.clear();
   step();
   EXPECT_EQ(plan_.sequences.back().id, 1U);
+  EXPECT_EQ(scheduler_->transfers().lookups, 0U);
+}
+
+TEST_F(TransfersTest, NobodyWaitsForTheAnswerToARequestThatIsGone) {
+  connector_.ask_later = {1};
+  add(1, 10);
+  step();
+  scheduler_->abort(1);
   EXPECT_EQ(scheduler_->transfers().lookups, 0U);
 }
 
@@ -293,9 +304,11 @@ TEST_F(TransfersTest, AnUnmapTakesAlsoWhatALoadBroughtMeanwhile) {
   scheduler_->drop_transfers();
   EXPECT_EQ(pool_->used(), 0U);
   pool_->forget_all();
-  step();
+  EXPECT_EQ(step().at(0).cached_tokens, 0U);
   ASSERT_THAT(plan_.sequences, SizeIs(1));
   EXPECT_EQ(plan_.sequences[0].first_position, 0U);
+  EXPECT_EQ(scheduler_->counters().transferred_tokens, 0U);
+  EXPECT_EQ(scheduler_->counters().recomputed_tokens, 8U);
 }
 
 TEST_F(TransfersTest, APreemptionGivesBackTheBlocksOfALoadThatHasEnded) {

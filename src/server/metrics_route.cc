@@ -113,24 +113,25 @@ struct Series {
   std::string_view labels;
 };
 
-Series series_of(std::string_view name) {
+// `family`: that of the line before. Sums and counts of a histogram follow its buckets.
+Series series_of(std::string_view name, std::string_view family) {
   if (const auto bucket = name.find(kBucket); bucket != name.npos)
     return {name.substr(0, bucket), "_bucket",
             name.substr(bucket + kBucket.size(), name.size() - bucket - kBucket.size() - 1)};
   for (const std::string_view suffix : {"_sum", "_count"})
-    if (name.ends_with(suffix))
-      return {name.substr(0, name.size() - suffix.size()), suffix, {}};
+    if (name.ends_with(suffix) && name.substr(0, name.size() - suffix.size()) == family)
+      return {family, suffix, {}};
   return {name, {}, {}};
 }
 
 // The stats of one family lie together.
 void write_family(std::span<const KvConnectorStats::value_type> stats, const std::string& name,
                   std::string_view help, PrometheusText& out) {
-  const std::string_view first = stats.front().first;
-  const bool histogram = !series_of(first).suffix.empty();
-  out.family(name, histogram ? "histogram" : first.ends_with("_total") ? "counter" : "gauge", help);
+  const Series first = series_of(stats.front().first, {});
+  const bool counts = first.family.ends_with("_total");
+  out.family(name, !first.suffix.empty() ? "histogram" : counts ? "counter" : "gauge", help);
   for (const auto& [each, value] : stats) {
-    const Series series = series_of(each);
+    const Series series = series_of(each, first.family);
     out.line(series.suffix, series.labels, value);
   }
 }
@@ -146,8 +147,8 @@ void write_connector(const KvConnectorStats& stats, PrometheusText& out) {
       {"kv_transfer_seconds", "vllm:nixl_xfer_time_seconds"},
       {"kv_transfer_post_seconds", "vllm:nixl_post_time_seconds"}};
   for (std::size_t from = 0, to = 0; from < stats.size(); from = to) {
-    const std::string_view family = series_of(stats[from].first).family;
-    while (to < stats.size() && series_of(stats[to].first).family == family)
+    const std::string_view family = series_of(stats[from].first, {}).family;
+    while (to < stats.size() && series_of(stats[to].first, family).family == family)
       ++to;
     const auto part = std::span(stats).subspan(from, to - from);
     write_family(part, fmt::format("dormouse:{}", family), "Of the KV connector.", out);

@@ -42,6 +42,7 @@ TEST_F(MetricsTest, TheConnectorsHistogramsCarryVllmsNamesToo) {
                         {R"(kv_transfer_seconds_bucket{le="+Inf"})", 4},
                         {"kv_transfer_seconds_sum", 2.5},
                         {"kv_transfer_seconds_count", 4},
+                        {"kv_queue_count", 5},
                         {"kv_failed_transfers_total", 4}};
   engine_.set_counters(counters);
   const std::string body = get("/metrics").body;
@@ -53,6 +54,7 @@ TEST_F(MetricsTest, TheConnectorsHistogramsCarryVllmsNamesToo) {
                           name + "_sum" + labels + "} 2.5\n" + name + "_count" + labels + "} 4\n"));
   }
   EXPECT_THAT(body, HasSubstr("# TYPE dormouse:kv_generation gauge\n"));
+  EXPECT_THAT(body, HasSubstr("# TYPE dormouse:kv_queue_count gauge\n"));
   EXPECT_THAT(body, HasSubstr("# TYPE vllm:nixl_num_failed_transfers_total counter\n"));
 }
 

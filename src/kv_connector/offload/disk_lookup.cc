@@ -8,7 +8,7 @@ namespace dormouse {
 DiskLookup::DiskLookup(Exists exists, std::chrono::steady_clock::duration timeout)
     : timeout_(timeout) {
   shared_->exists = std::move(exists);
-  std::thread([shared = shared_] { answer(shared); }).detach();
+  std::thread([shared = shared_, timeout] { answer(shared, timeout); }).detach();
 }
 
 DiskLookup::~DiskLookup() {
@@ -17,7 +17,7 @@ DiskLookup::~DiskLookup() {
   shared_->changed.notify_all();
 }
 
-void DiskLookup::answer(const std::shared_ptr<Shared>& shared) {
+void DiskLookup::answer(const std::shared_ptr<Shared>& shared, Clock::duration timeout) {
   std::unique_lock lock(shared->mutex);
   for (;;) {
     shared->changed.wait(lock, [&] { return shared->stopping || !shared->queue.empty(); });
@@ -25,7 +25,9 @@ void DiskLookup::answer(const std::shared_ptr<Shared>& shared) {
       return;
     const std::shared_ptr<Query> query = std::move(shared->queue.front());
     shared->queue.pop_front();
-    shared->overdue_at = query->deadline;
+    if (query.use_count() == 1)
+      continue;  // nobody asks any more
+    shared->overdue_at = Clock::now() + timeout;
     lock.unlock();
     Keys found;
     for (const std::string& key : query->keys) {
@@ -46,8 +48,11 @@ std::optional<DiskLookup::Keys> DiskLookup::find(RequestId request, std::vector<
   const std::lock_guard lock(shared_->mutex);
   if (!query) {
     query = std::make_shared<Query>(Query{.keys = std::move(keys), .deadline = now + timeout_});
-    if (shared_->overdue_at && now >= *shared_->overdue_at)
-      return query->done = true, query->found;
+    if (shared_->overdue_at && now >= *shared_->overdue_at) {
+      query->done = true;
+      ++timeouts_;
+      return query->found;
+    }
     shared_->queue.push_back(query);
     shared_->changed.notify_all();
   }

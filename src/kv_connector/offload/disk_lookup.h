@@ -35,6 +35,7 @@ class DiskLookup {
   std::optional<Keys> find(RequestId request, std::vector<std::string> keys);
   void forget(RequestId request) { queries_.erase(request); }
 
+  // Questions that were not answered in time, or not even asked.
   std::uint64_t timeouts() const { return timeouts_; }
 
  private:
@@ -54,7 +55,7 @@ class DiskLookup {
     std::optional<Clock::time_point> overdue_at;  // of the query that is being answered
     bool stopping = false;
   };
-  static void answer(const std::shared_ptr<Shared>& shared);
+  static void answer(const std::shared_ptr<Shared>& shared, Clock::duration timeout);
 
   const Clock::duration timeout_;
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();

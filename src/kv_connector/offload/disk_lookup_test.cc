@@ -47,9 +47,11 @@ TEST(DiskLookup, NobodyWaitsForAFileSystemThatNeverAnswers) {
     gate->wait_for(1);
     EXPECT_THAT(answer(lookup, 1, {"a"}), IsEmpty()) << "too late is a miss";
     EXPECT_EQ(lookup.timeouts(), 1U);
+    EXPECT_THAT(answer(lookup, 5, {"a"}), IsEmpty());
     const auto next = lookup.find(2, {"b"});
     ASSERT_TRUE(next) << "while it hangs nobody asks";
     EXPECT_THAT(*next, IsEmpty());
+    EXPECT_EQ(lookup.timeouts(), 3U);
     gate->open();
     while (answer(lookup, 3, {"c"}).empty())
       lookup.forget(3);

@@ -174,6 +174,23 @@ TEST_F(OffloadDiskTest, ALoadEndsInTimeThoughTheFileSystemNeverAnswers) {
   EXPECT_EQ(reader.stat("kv_offload_loaded_blocks_total"), 2);
 }
 
+TEST_F(OffloadDiskTest, ASlotIsFreeThoughItsFileIsNeverWritten) {
+  timeout_ = 0.2;
+  OffloadEngine engine(context(3));
+  engine.files.close();
+  TestRequest request = request_of(1, 12);
+  ASSERT_TRUE(engine.finish(request, {1, 2, 3}).delay_free);
+  EXPECT_THAT(engine.poll().finished_sending, ElementsAre(1));
+  RequestId id = 2;
+  while (engine.stat("kv_offload_stored_blocks_total") < 5) {
+    TestRequest other = request_of(id++, 8, 1000);
+    engine.finish(other, {4, 5});
+    engine.step();
+    engine.settle();
+  }
+  EXPECT_GE(engine.stat("kv_offload_unwritten_blocks_total"), 2);
+}
+
 TEST_F(OffloadDiskTest, EndsThoughTheFileSystemNeverAnswers) {
   OffloadEngine writer(context());
   store(writer);
@@ -183,7 +200,7 @@ TEST_F(OffloadDiskTest, EndsThoughTheFileSystemNeverAnswers) {
     auto scheduler = *OffloadScheduler::create(context());
     auto worker = *OffloadWorker::create(
         context(), {.copy = [](auto, auto) { ADD_FAILURE() << "after the end"; },
-                    .before_read = [gate] { gate->pass(); }});
+                    .before_file = [gate] { gate->pass(); }});
     OneRankEngine reader(context(), std::move(scheduler), std::move(worker));
     EXPECT_EQ(reader.load(request_of(1, 13), {7, 8, 9, 10}), 12U);
     reader.step();

@@ -69,7 +69,7 @@ struct OffloadEngine : CopyGate, FileGate, OneRankEngine {
       : OneRankEngine(
             context, *OffloadScheduler::create(context),
             *OffloadWorker::create(context, {.copy = [this](auto to, auto from) { copy(to, from); },
-                                             .before_read = [this] { files.pass(); }})) {}
+                                             .before_file = [this] { files.pass(); }})) {}
   ~OffloadEngine() { files.open(); }
 
   // As a sleep and a wake-up do it, with other bytes behind the addresses.

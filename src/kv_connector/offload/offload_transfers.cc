@@ -118,12 +118,27 @@ Status OffloadTransfers::check_can_begin(const OffloadJob& job) const {
     return {};
   if (!disk_)
     return fail(ErrorCode::kNotFound, "the block left the host tier, and there is no disk tier");
+  if (!files_answer())
+    return fail(ErrorCode::kUnavailable, "the file system of the disk tier does not answer");
+  return {};
+}
+
+bool OffloadTransfers::files_answer() const {
   const auto overdue = std::ranges::count_if(files_.busy, [&](Clock::time_point since) {
     return Clock::now() - since > options_.timeout;
   });
-  if (overdue >= options_.num_threads)
-    return fail(ErrorCode::kUnavailable, "the file system of the disk tier does not answer");
-  return {};
+  return overdue < options_.num_threads;
+}
+
+// A slot that waits for its file cannot be used for anything else.
+void OffloadTransfers::drop_overdue_writes() {
+  if (files_answer())
+    return;
+  while (!writes_.empty() && Clock::now() >= writes_.front().deadline) {
+    outcome_.report.written.push_back(writes_.front().slot);
+    ++counters_.unwritten;
+    writes_.pop_front();
+  }
 }
 
 bool OffloadTransfers::is_current(const OffloadJob& job) const {
@@ -153,7 +168,10 @@ void OffloadTransfers::serve(Lane& lane) {
     } else {
       const Write next = std::move(writes_.front());
       writes_.pop_front();
-      unlocked([&] { disk_->write(next.key, slots_.slot(next.slot)); });
+      unlocked([&] {
+        steps_.before_file();
+        disk_->write(next.key, slots_.slot(next.slot));
+      });
       outcome_.report.written.push_back(next.slot);
     }
   }
@@ -218,7 +236,7 @@ void OffloadTransfers::end_copy(Task& task, bool copied) {
 }
 
 Status OffloadTransfers::read_file(const std::string& key, std::span<std::byte> staging) {
-  steps_.before_read();
+  steps_.before_file();
   Status status = disk_->read(key, staging);
   if (!status && disk_->exists(key)) {
     const std::lock_guard lock(mutex_);
@@ -272,7 +290,7 @@ void OffloadTransfers::report_store(const Task& task) {
     if (!disk_)
       continue;
     if (i < task.done)
-      writes_.push_back({blocks[i].key, slot});
+      writes_.push_back({blocks[i].key, slot, Clock::now() + options_.timeout});
     else
       outcome_.report.written.push_back(slot);
   }
@@ -284,6 +302,7 @@ OffloadTransfers::Outcome OffloadTransfers::take() {
   for (const TaskPtr& task : std::vector(tasks_))
     if (Clock::now() >= task->deadline && !task->copying)
       end(task, too_late());
+  drop_overdue_writes();
   return std::exchange(outcome_, {});
 }
 

@@ -1,6 +1,6 @@
 // The transfers of one rank's OffloadingConnector, on threads of their own: job by job and block by
-// block; a block touches the cache for the time of one memcpy, never while a file is read or
-// written.
+// block; a block touches the cache for the time of one memcpy (and a checksum, with `verify`),
+// never while a file is read or written.
 //
 // Every job ends once: when it is done, when its generation is not that of the mapping, at its
 // deadline, or when the cache is released; what has ended is not copied any more, and what is
@@ -36,7 +36,7 @@ class OffloadTransfers : public std::enable_shared_from_this<OffloadTransfers> {
   struct Steps {
     // Between cache and host memory.
     std::function<void(std::span<std::byte> to, std::span<const std::byte> from)> copy;
-    std::function<void()> before_read;  // of a file
+    std::function<void()> before_file;  // is read or written
   };
   struct Options {
     std::uint32_t rank = 0;
@@ -48,7 +48,8 @@ class OffloadTransfers : public std::enable_shared_from_this<OffloadTransfers> {
   struct Counters {
     std::uint64_t stored = 0;
     std::uint64_t loaded = 0;
-    std::uint64_t dropped = 0;  // blocks that were not stored
+    std::uint64_t dropped = 0;    // blocks that were not stored
+    std::uint64_t unwritten = 0;  // of those stored, not written to a file in time
     std::uint64_t host_bytes = 0;
   };
   // What has ended since it was last taken.
@@ -90,6 +91,7 @@ class OffloadTransfers : public std::enable_shared_from_this<OffloadTransfers> {
   struct Write {
     std::string key;
     std::uint32_t slot = 0;
+    Clock::time_point deadline;
   };
 
   void serve(Lane& lane);
@@ -103,6 +105,8 @@ class OffloadTransfers : public std::enable_shared_from_this<OffloadTransfers> {
   // With mutex_ held:
   bool is_current(const OffloadJob& job) const;
   Status check_can_begin(const OffloadJob& job) const;
+  bool files_answer() const;
+  void drop_overdue_writes();
   void end(const TaskPtr& task, const Status& status);
   void report_store(const Task& task);
   Status too_late() const;

@@ -16,7 +16,7 @@ void copy_bytes(std::span<std::byte> to, std::span<const std::byte> from) {
 }  // namespace
 
 Result<std::unique_ptr<OffloadWorker>> OffloadWorker::create(const KvConnectorContext& context) {
-  return create(context, {.copy = copy_bytes, .before_read = [] {}});
+  return create(context, {.copy = copy_bytes, .before_file = [] {}});
 }
 
 Result<std::unique_ptr<OffloadWorker>> OffloadWorker::create(const KvConnectorContext& context,
@@ -83,6 +83,7 @@ KvConnectorStats OffloadWorker::get_kv_connector_stats() const {
   KvConnectorStats stats = {{"kv_offload_stored_blocks_total", number(counters.stored)},
                             {"kv_offload_dropped_blocks_total", number(counters.dropped)},
                             {"kv_offload_loaded_blocks_total", number(counters.loaded)},
+                            {"kv_offload_unwritten_blocks_total", number(counters.unwritten)},
                             {"kv_offload_host_bytes", number(counters.host_bytes)}};
   if (transfers_->disk() != nullptr)
     transfers_->disk()->add_stats(stats);
