@@ -1,9 +1,11 @@
 #include "server/http_client.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -45,26 +47,32 @@ std::optional<std::string_view> header_of(const HttpResponse& response, std::str
   return std::nullopt;
 }
 
-void limit_waits(int socket, std::chrono::milliseconds timeout) {
-  const timeval limit{.tv_sec = timeout.count() / 1000,
-                      .tv_usec = static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+tl::unexpected<Error> out_of_time() {
+  return fail(ErrorCode::kDeadlineExceeded, "the server did not answer in time");
 }
 
-int try_connect(const addrinfo& candidate, std::chrono::milliseconds timeout) {
-  const int socket = ::socket(candidate.ai_family, candidate.ai_socktype | SOCK_CLOEXEC, 0);
-  if (socket < 0)
-    return -1;
-  const int yes = 1;
-  limit_waits(socket, timeout);
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  if (::connect(socket, candidate.ai_addr, candidate.ai_addrlen) == 0)
-    return socket;
-  const int cause = errno;
-  ::close(socket);
-  errno = cause;
-  return -1;
+// Of a call to the system on a socket, by its errno.
+tl::unexpected<Error> broken(int cause) {
+  if (cause == EAGAIN || cause == EWOULDBLOCK)
+    return out_of_time();
+  return fail(ErrorCode::kUnavailable,
+              fmt::format("the connection broke: {}", std::strerror(cause)));
+}
+
+// What came of a connection that is being made, as an errno.
+int wait_connected(int socket, std::chrono::milliseconds limit) {
+  pollfd entry{.fd = socket, .events = POLLOUT, .revents = 0};
+  const int wait = limit.count() > 0 ? static_cast<int>(limit.count()) : -1;
+  int ready = 0;
+  do {
+    ready = ::poll(&entry, 1, wait);
+  } while (ready < 0 && errno == EINTR);
+  if (ready <= 0)
+    return ready == 0 ? ETIMEDOUT : errno;
+  int cause = 0;
+  socklen_t size = sizeof cause;
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &cause, &size);
+  return cause;
 }
 
 bool is_host_name(std::string_view name) {
@@ -114,6 +122,14 @@ Result<Address> parse_url(std::string_view url) {
 }
 
 Result<HttpClient> HttpClient::connect(const Address& address, std::chrono::milliseconds timeout) {
+  HttpClient client;
+  DM_TRY(client.open(address, timeout));
+  return client;
+}
+
+Status HttpClient::open(const Address& address, std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  host_ = fmt::format("{}:{}", address.host, address.port);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
@@ -123,19 +139,43 @@ Result<HttpClient> HttpClient::connect(const Address& address, std::chrono::mill
     return fail(ErrorCode::kUnavailable,
                 fmt::format("cannot resolve {}: {}", address.host, gai_strerror(error)));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
-  int socket = -1;
-  for (const addrinfo* item = list; item != nullptr && socket < 0; item = item->ai_next)
-    socket = try_connect(*item, timeout);
-  if (socket < 0)
-    return fail(ErrorCode::kUnavailable, fmt::format("cannot reach {} port {}: {}", address.host,
-                                                     address.port, std::strerror(errno)));
-  HttpClient client(socket, fmt::format("{}:{}", address.host, address.port));
-  client.timeout_ = timeout;
-  return client;
+  Status reached;
+  for (const addrinfo* item = list; item != nullptr; item = item->ai_next) {
+    reached = try_address(*item);
+    if (reached)
+      return {};
+  }
+  return fail(ErrorCode::kUnavailable, fmt::format("cannot reach {} port {}: {}", address.host,
+                                                   address.port, reached.error().message));
+}
+
+Status HttpClient::try_address(const addrinfo& address) {
+  std::chrono::milliseconds limit{};
+  DM_TRY_ASSIGN(limit, wait_limit());
+  int cause = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_)
+      return fail(ErrorCode::kCancelled, "interrupted");
+    socket_ = ::socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (socket_ < 0 || ::connect(socket_, address.ai_addr, address.ai_addrlen) != 0)
+      cause = errno;
+  }
+  if (cause == EINPROGRESS)
+    cause = wait_connected(socket_, limit);
+  if (cause != 0) {
+    close();
+    return fail(ErrorCode::kUnavailable, std::strerror(cause));
+  }
+  const int yes = 1;
+  setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  ::fcntl(socket_, F_SETFL, 0);  // its calls wait, each as long as it is armed for
+  return {};
 }
 
 HttpClient::HttpClient(HttpClient&& other) noexcept
     : socket_(std::exchange(other.socket_, -1)),
+      interrupted_(other.interrupted_),
       host_(std::move(other.host_)),
       buffer_(std::move(other.buffer_)),
       timeout_(other.timeout_),
@@ -144,6 +184,7 @@ HttpClient::HttpClient(HttpClient&& other) noexcept
 
 HttpClient& HttpClient::operator=(HttpClient&& other) noexcept {
   std::swap(socket_, other.socket_);
+  std::swap(interrupted_, other.interrupted_);
   std::swap(host_, other.host_);
   std::swap(buffer_, other.buffer_);
   std::swap(timeout_, other.timeout_);
@@ -157,17 +198,35 @@ HttpClient::~HttpClient() {
 }
 
 void HttpClient::close() {
+  const std::lock_guard lock(mutex_);
   if (socket_ >= 0)
     ::close(std::exchange(socket_, -1));
 }
 
-void HttpClient::set_timeout(std::chrono::milliseconds timeout) {
-  timeout_ = timeout;
-  limit_waits(socket_, timeout);
+void HttpClient::interrupt() {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  if (socket_ >= 0)
+    ::shutdown(socket_, SHUT_RDWR);
 }
 
-void HttpClient::interrupt() {
-  ::shutdown(socket_, SHUT_RDWR);
+Result<std::chrono::milliseconds> HttpClient::wait_limit() const {
+  using std::chrono::milliseconds;
+  if (!deadline_)
+    return timeout_;
+  const auto left = std::chrono::ceil<milliseconds>(*deadline_ - std::chrono::steady_clock::now());
+  if (left <= milliseconds(0))
+    return out_of_time();
+  return timeout_ > milliseconds(0) ? std::min(timeout_, left) : left;
+}
+
+Status HttpClient::arm(int option) const {
+  std::chrono::milliseconds limit{};
+  DM_TRY_ASSIGN(limit, wait_limit());
+  const timeval wait{.tv_sec = limit.count() / 1000,
+                     .tv_usec = static_cast<suseconds_t>(limit.count() % 1000 * 1000)};
+  setsockopt(socket_, SOL_SOCKET, option, &wait, sizeof wait);
+  return {};
 }
 
 Result<HttpResponse> HttpClient::call(std::string_view method, std::string_view target,
@@ -205,12 +264,12 @@ Result<HttpResponse> HttpClient::stream(std::string_view method, std::string_vie
 
 Status HttpClient::send(std::string_view bytes) {
   while (!bytes.empty()) {
+    DM_TRY(arm(SO_SNDTIMEO));
     const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR)
       continue;
     if (n < 0)
-      return fail(ErrorCode::kUnavailable,
-                  fmt::format("the connection broke: {}", std::strerror(errno)));
+      return broken(errno);
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
   return {};
@@ -280,7 +339,8 @@ Result<HttpResponse> HttpClient::read_head() {
 Status HttpClient::take(std::string_view part, const BodySink& sink) {
   body_bytes_ += part.size();
   if (body_bytes_ > max_body_bytes_)
-    return not_http(fmt::format("a body of more than {} bytes", max_body_bytes_));
+    return fail(ErrorCode::kResourceExhausted,
+                fmt::format("the server's answer has more than {} bytes", max_body_bytes_));
   if (sink(part))
     return {};
   interrupt();  // not closed: another thread may be about to interrupt
@@ -339,25 +399,16 @@ Result<std::string> HttpClient::read_line() {
 }
 
 Status HttpClient::fill() {
-  using std::chrono::milliseconds;
-  if (deadline_) {
-    const auto left =
-        std::chrono::ceil<milliseconds>(*deadline_ - std::chrono::steady_clock::now());
-    if (left <= milliseconds(0))
-      return fail(ErrorCode::kDeadlineExceeded, "the server did not answer in time");
-    limit_waits(socket_, timeout_ > milliseconds(0) ? std::min(timeout_, left) : left);
-  }
   char bytes[16 << 10];
   ssize_t n = 0;
   do {
+    DM_TRY(arm(SO_RCVTIMEO));
     n = ::recv(socket_, bytes, sizeof bytes, 0);
   } while (n < 0 && errno == EINTR);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-    return fail(ErrorCode::kDeadlineExceeded, "the server did not answer in time");
-  if (n <= 0)
-    return fail(ErrorCode::kUnavailable,
-                n == 0 ? "the server closed the connection"
-                       : fmt::format("the connection broke: {}", std::strerror(errno)));
+  if (n < 0)
+    return broken(errno);
+  if (n == 0)
+    return fail(ErrorCode::kUnavailable, "the server closed the connection");
   buffer_.append(bytes, static_cast<std::size_t>(n));
   return {};
 }

@@ -40,9 +40,13 @@ class RawServer {
     ::close(listener_);
   }
 
-  Result<HttpResponse> call(milliseconds deadline, std::uint64_t max_body = 1 << 20) {
+  Result<HttpClient> connect() {
     auto client = HttpClient::connect({.port = port_}, milliseconds(20'000));
     EXPECT_TRUE(client);
+    return client;
+  }
+  Result<HttpResponse> call(milliseconds deadline, std::uint64_t max_body = 1 << 20) {
+    auto client = connect();
     client->set_deadline(Clock::now() + deadline);
     client->set_max_body_bytes(max_body);
     return client->call("GET", "/");
@@ -54,6 +58,26 @@ class RawServer {
   std::uint16_t port_ = 0;
   std::atomic<std::size_t> sent_ = 0;
   std::thread thread_;
+};
+
+// Never takes a connection: the system does, the first ones, and nobody reads what they send.
+class SilentServer {
+ public:
+  explicit SilentServer(int backlog) {
+    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(listener_, backlog), 0);
+    socklen_t size = sizeof address;
+    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~SilentServer() { ::close(listener_); }
+  Address address() const { return {.port = port_}; }
+
+ private:
+  int listener_ = -1;
+  std::uint16_t port_ = 0;
 };
 
 ErrorCode refusal(const Result<HttpResponse>& response) {
@@ -76,12 +100,12 @@ TEST(HttpClient, ReadsBodiesOfEveryKind) {
 TEST(HttpClient, TakesNoEndlessHeadersAndNoEndlessBody) {
   EXPECT_EQ(refusal(RawServer(kOk, "A: b\r\n").call(milliseconds(20'000))), ErrorCode::kDataLoss);
   EXPECT_EQ(refusal(RawServer(kOk + "\r\n", "more").call(milliseconds(20'000))),
-            ErrorCode::kDataLoss);
+            ErrorCode::kResourceExhausted);
   EXPECT_EQ(refusal(RawServer(kOk + "Transfer-Encoding: chunked\r\n\r\n", "2\r\nab\r\n")
                         .call(milliseconds(20'000))),
-            ErrorCode::kDataLoss);
+            ErrorCode::kResourceExhausted);
   RawServer large(kOk + "Content-Length: 99999999999\r\n\r\n", std::string(4096, 'x'));
-  EXPECT_EQ(refusal(large.call(milliseconds(20'000))), ErrorCode::kDataLoss);
+  EXPECT_EQ(refusal(large.call(milliseconds(20'000))), ErrorCode::kResourceExhausted);
   EXPECT_LT(large.sent(), 64U << 20) << "not read to its end";
 }
 
@@ -100,6 +124,51 @@ TEST(HttpClient, TheDeadlineHoldsAgainstAServerThatTrickles) {
     EXPECT_EQ(refusal(server.call(milliseconds(200))), ErrorCode::kDeadlineExceeded);
     EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
   }
+}
+
+TEST(HttpClient, TheDeadlineHoldsAgainstAServerThatDoesNotRead) {
+  const SilentServer server(4);
+  auto client = HttpClient::connect(server.address(), milliseconds(20'000));
+  ASSERT_TRUE(client) << client.error().message;
+  const auto before = Clock::now();
+  client->set_deadline(before + milliseconds(200));
+  EXPECT_EQ(refusal(client->call("POST", "/", std::string(32 << 20, 'x'))),
+            ErrorCode::kDeadlineExceeded);
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
+}
+
+TEST(HttpClient, ADeadlineThatIsLiftedBoundsNoMoreWaits) {
+  RawServer server(kOk + "Content-Length: 2\r\n\r\n", "x", milliseconds(400));
+  auto client = server.connect();
+  client->set_deadline(Clock::now() + milliseconds(200));
+  const auto lift = [&](const HttpResponse&) { client->set_deadline(std::nullopt); };
+  std::string body;
+  const auto response = client->stream("GET", "/", "", {}, lift, [&](std::string_view part) {
+    body += part;
+    return true;
+  });
+  EXPECT_TRUE(response) << response.error().message;
+  EXPECT_EQ(body, "xx");
+  client->close();
+}
+
+TEST(HttpClient, OpeningEndsAtTheDeadlineAndByAnInterrupt) {
+  const SilentServer server(0);
+  std::vector<HttpClient> queued;
+  for (auto one = HttpClient::connect(server.address(), milliseconds(100)); one;
+       one = HttpClient::connect(server.address(), milliseconds(100)))
+    queued.push_back(std::move(*one));
+  const auto before = Clock::now();
+  HttpClient late;
+  late.set_deadline(before + milliseconds(50));
+  EXPECT_FALSE(late.open(server.address(), milliseconds(20'000)));
+  HttpClient interrupted;
+  std::jthread other([&] {
+    std::this_thread::sleep_for(milliseconds(50));  // allowed: either order ends it
+    interrupted.interrupt();
+  });
+  EXPECT_FALSE(interrupted.open(server.address(), milliseconds(20'000)));
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
 }
 
 }  // namespace
