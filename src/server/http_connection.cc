@@ -164,6 +164,11 @@ void Connection::close_when_idle() {
     close_after_write_ = true;
 }
 
+bool Connection::may_go(std::chrono::steady_clock::time_point now) const {
+  const bool is_newcomer = exchange_ == 0 && now - idle_since_ < server_->options.newcomer_grace;
+  return !busy_ && !writing_ && !started_ && !closed_ && !is_newcomer;
+}
+
 std::string Connection::head(const HttpResponse& response) {
   keep_alive_ = keep_alive_ && !server_->draining;
   std::string out =
@@ -191,6 +196,7 @@ void Connection::next_request() {
   idle_since_ = std::chrono::steady_clock::now();
   streaming_ = false;
   arm(server_->options.idle_timeout);
+  server_->resume_accepting();
   parse();
   read();
 }

@@ -35,6 +35,9 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
 
   Status listen();
   void accept();
+  void admit();  // who waits in the backlog
+  void pause_accepting();
+  void resume_accepting();
   void post(std::function<void()> task);
   void run_on_io(std::function<void()> task);
   void begin_stop(std::chrono::milliseconds grace);
@@ -49,8 +52,8 @@ class HttpServer::Impl : public std::enable_shared_from_this<HttpServer::Impl> {
   asio::steady_timer accept_timer{io};
   asio::steady_timer stop_timer{io};
   std::unordered_set<std::shared_ptr<Connection>> connections;
-  bool accept_paused = false;
-  bool draining = false;  // every answer ends its connection
+  bool accept_paused = false;  // until a connection is idle or gone, or for a moment
+  bool draining = false;       // every answer ends its connection
   bool stopping = false;
   std::uint16_t port = 0;
   std::thread thread;
@@ -84,8 +87,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void close();
   void close_when_idle();
-  // Waits for a request of which nothing has come, since then.
-  bool is_idle() const { return !busy_ && !writing_ && !started_ && !closed_; }
+  // Whether it waits for a request of which nothing has come, and may end for somebody else.
+  bool may_go(std::chrono::steady_clock::time_point now) const;
   std::chrono::steady_clock::time_point idle_since() const { return idle_since_; }
 
  private:

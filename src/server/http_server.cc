@@ -36,6 +36,8 @@ Status HttpServer::Impl::listen() {
     acceptor.bind(endpoint, error);
   if (!error)
     acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error)
+    acceptor.non_blocking(true, error);
   if (error)
     return fail(ErrorCode::kUnavailable,
                 fmt::format("cannot listen on {} port {}: {}. Choose another --port, or 0 for any",
@@ -47,9 +49,10 @@ Status HttpServer::Impl::listen() {
 
 // Whoever has asked for nothing for longest goes, so that idle ones keep nobody out.
 bool HttpServer::Impl::make_room() {
+  const auto now = std::chrono::steady_clock::now();
   std::shared_ptr<Connection> idlest;
   for (const auto& connection : connections)
-    if (connection->is_idle() && (!idlest || connection->idle_since() < idlest->idle_since()))
+    if (connection->may_go(now) && (!idlest || connection->idle_since() < idlest->idle_since()))
       idlest = connection;
   if (idlest)
     idlest->close();
@@ -57,26 +60,42 @@ bool HttpServer::Impl::make_room() {
 }
 
 void HttpServer::Impl::accept() {
-  if (connections.size() > options.max_connections && !make_room()) {
-    accept_paused = true;
-    return;
-  }
-  acceptor.async_accept([this](error_code error, tcp::socket socket) {
-    if (stopping || error == asio::error::operation_aborted)
-      return;
-    if (error) {  // out of descriptors, most likely: a pause instead of a busy loop
-      accept_timer.expires_after(kAcceptPause);
-      accept_timer.async_wait([this](error_code cancelled) {
-        if (!cancelled && !stopping)
-          accept();
-      });
-      return;
-    }
-    const auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
-    connections.insert(connection);
-    connection->start();
-    accept();
+  acceptor.async_wait(tcp::acceptor::wait_read, [this](error_code error) {
+    if (!error && !stopping)
+      admit();
   });
+}
+
+void HttpServer::Impl::admit() {
+  if (connections.size() >= options.max_connections && !make_room())
+    return pause_accepting();
+  error_code error;
+  tcp::socket socket = acceptor.accept(error);
+  if (error == asio::error::would_block)  // it has left
+    return accept();
+  if (error)  // out of descriptors, most likely: a pause instead of a busy loop
+    return pause_accepting();
+  const auto connection = std::make_shared<Connection>(shared_from_this(), std::move(socket));
+  connections.insert(connection);
+  connection->start();
+  accept();
+}
+
+// Who comes now waits in the backlog of the socket.
+void HttpServer::Impl::pause_accepting() {
+  accept_paused = true;
+  accept_timer.expires_after(kAcceptPause);
+  accept_timer.async_wait([this](error_code cancelled) {
+    if (!cancelled)
+      resume_accepting();
+  });
+}
+
+void HttpServer::Impl::resume_accepting() {
+  if (stopping || !std::exchange(accept_paused, false))
+    return;
+  accept_timer.cancel();
+  accept();
 }
 
 void HttpServer::Impl::post(std::function<void()> task) {
@@ -96,8 +115,7 @@ void HttpServer::Impl::forget(const std::shared_ptr<Connection>& connection) {
   connections.erase(connection);
   if (stopping && connections.empty())
     stop_timer.cancel();
-  if (!stopping && std::exchange(accept_paused, false))
-    accept();
+  resume_accepting();
 }
 
 void HttpServer::Impl::begin_stop(std::chrono::milliseconds grace) {

@@ -24,7 +24,10 @@ struct HttpServerOptions {
   bool loopback_only = true;  // refuse to start on any other address
   std::size_t max_header_bytes = 64 << 10;
   std::size_t max_body_bytes = 16 << 20;
-  std::size_t max_connections = 1024;  // one more that waits for a request makes the idlest go
+  // One more makes the idlest go of those that wait for another request, or that have said nothing
+  // for the grace of a newcomer; if there is none it waits in the socket's backlog.
+  std::size_t max_connections = 1024;
+  std::chrono::milliseconds newcomer_grace{1'000};
   std::size_t max_stream_backlog_bytes = 1 << 20;  // unsent bytes of one stream
   std::chrono::milliseconds header_timeout{10'000};
   std::chrono::milliseconds body_timeout{30'000};

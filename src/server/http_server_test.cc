@@ -21,6 +21,7 @@ class HttpServerTest : public ::testing::Test {
     options.body_timeout = milliseconds(200);
     options.max_stream_backlog_bytes = 64 << 10;
     options.max_connections = 4;
+    options.newcomer_grace = milliseconds(300);
     auto server = HttpServer::start(options, [this](HttpRequest request, auto writer) {
       handle(std::move(request), std::move(writer));
     });
@@ -31,6 +32,10 @@ class HttpServerTest : public ::testing::Test {
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
     if (request.path == "/drop")
       return;
+    if (request.path == "/hold") {
+      std::lock_guard lock(mutex_);
+      return streams_.push_back(writer);
+    }
     if (request.path == "/stream" || request.path == "/flood") {
       writer->on_disconnect([this] { disconnected_.set_value(); });
       writer->start_stream({.content_type = "text/plain"});
@@ -56,6 +61,13 @@ class HttpServerTest : public ::testing::Test {
     auto client = HttpClient::connect({.port = server_->port()}, milliseconds(20'000));
     EXPECT_TRUE(client);
     return std::move(*client);
+  }
+  void wait_for_streams(std::size_t number) {
+    while (true) {
+      const std::lock_guard lock(mutex_);
+      if (streams_.size() >= number)
+        return;
+    }
   }
   int status_of(std::string_view bytes) {
     HttpClient client = connect();
@@ -87,6 +99,34 @@ TEST_F(HttpServerTest, IdleConnectionsKeepNobodyOut) {
   }
   EXPECT_EQ(idle.back().call("GET", "/again")->status, 200);
   EXPECT_FALSE(idle.front().call("GET", "/again")) << "the one idle for longest";
+}
+
+TEST_F(HttpServerTest, AsLongAsAllAreBusyANewcomerWaitsAndIsThenServed) {
+  std::vector<HttpClient> busy;
+  for (std::size_t i = 0; i < 4; ++i) {
+    busy.push_back(connect());
+    ASSERT_TRUE(busy.back().send("GET /hold HTTP/1.1\r\n\r\n"));
+    wait_for_streams(i + 1);
+  }
+  HttpClient newcomer = connect();
+  newcomer.set_deadline(std::chrono::steady_clock::now() + milliseconds(50));
+  const auto early = newcomer.call("GET", "/waits");
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().code, ErrorCode::kDeadlineExceeded) << early.error().message;
+  newcomer.set_deadline(std::nullopt);
+  streams_[0]->reply({.body = "done"});
+  const auto served = newcomer.receive();
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(served->status, 200);
+  EXPECT_EQ(busy[0].receive()->body, "done") << "it went once it was idle";
+  EXPECT_FALSE(busy[0].call("GET", "/again"));
+}
+
+TEST_F(HttpServerTest, ThoseThatNeverAskKeepNobodyOut) {
+  std::vector<HttpClient> silent;
+  for (int i = 0; i < 8; ++i)
+    silent.push_back(connect());
+  EXPECT_EQ(connect().call("GET", "/")->status, 200);
 }
 
 TEST_F(HttpServerTest, ReadsAChunkedBodyAndAnswersExpect) {
@@ -155,11 +195,7 @@ TEST_F(HttpServerTest, DisconnectsAStreamThatNobodyReads) {
 TEST_F(HttpServerTest, StopClosesWhatDoesNotEnd) {
   HttpClient client = connect();
   ASSERT_TRUE(client.send("GET /stream HTTP/1.1\r\n\r\n"));
-  while (true) {
-    const std::lock_guard lock(mutex_);
-    if (!streams_.empty())
-      break;
-  }
+  wait_for_streams(1);
   server_->stop(milliseconds(10));
   disconnected_.get_future().wait();
 }
