@@ -1,13 +1,10 @@
 #include "transfer/ipc/span_copier.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/streaming_copy.h"
 
 namespace dormouse {
 namespace {
@@ -39,24 +36,6 @@ using Copy = void (*)(std::byte* to, const std::byte* from, std::size_t size);
 
 void copy_plain(std::byte* to, const std::byte* from, std::size_t size) {
   std::memcpy(to, from, size);
-}
-
-// Past the caches, which what is copied would not fit anyway: spares reading what is overwritten.
-void copy_streaming(std::byte* to, const std::byte* from, std::size_t size) {
-#ifdef __SSE2__
-  constexpr std::size_t kLine = 64;
-  const std::size_t head = std::min(size, -reinterpret_cast<std::uintptr_t>(to) % kLine);
-  std::memcpy(to, from, head);
-  std::size_t at = head;
-  for (; at + kLine <= size; at += kLine)
-    for (std::size_t i = at; i < at + kLine; i += sizeof(__m128i))
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i),
-                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
-  _mm_sfence();
-  std::memcpy(to + at, from + at, size - at);
-#else
-  std::memcpy(to, from, size);
-#endif
 }
 
 void copy_stretch(Copy copy, const std::byte* remote, std::span<const ReadSpan> spans, Place at) {
