@@ -144,8 +144,10 @@ class ExampleWorker final : public WorkerConnector, public FollowsMapping {
  public:
   static Result<std::unique_ptr<ExampleWorker>> create(const KvConnectorContext& context) {
     DM_TRY_ASSIGN(std::string path, storage_path(context.config));
-    DM_TRY_ASSIGN(auto files, DiskTier::create({.path = std::move(path), .rank = context.rank}));
-    return std::make_unique<ExampleWorker>(context.shape, std::move(files));
+    auto files = DiskTier::create({.path = std::move(path), .rank = context.rank});
+    if (!files)
+      return fail(files.error().code, files.error().message, "shared_storage_path");
+    return std::make_unique<ExampleWorker>(context.shape, std::move(*files));
   }
   ExampleWorker(KvShape shape, std::unique_ptr<DiskTier> files)
       : shape_(std::move(shape)), files_(std::move(files)) {}

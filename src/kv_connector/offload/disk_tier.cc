@@ -84,7 +84,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::create(Options options) {
   fs::create_directories(options.path, error);
   if (error || !fs::is_directory(options.path, error))
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("cannot use disk_path {} for KV blocks: {}", options.path,
+                fmt::format("cannot use {} for KV blocks: {}", options.path,
                             error ? error.message() : "it is no folder"),
                 "disk_path");
   return std::unique_ptr<DiskTier>(new DiskTier(std::move(options)));
