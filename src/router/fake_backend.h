@@ -17,7 +17,8 @@ class FakeBackend {
 
   explicit FakeBackend(Answer answer) : answer_(std::move(answer)) {
     auto server = server::HttpServer::start(
-        {}, [this](auto request, auto writer) { handle(std::move(request), std::move(writer)); });
+        {.max_stream_backlog_bytes = 128 << 20},
+        [this](auto request, auto writer) { handle(std::move(request), std::move(writer)); });
     EXPECT_TRUE(server);
     server_ = std::move(*server);
   }
@@ -33,6 +34,18 @@ class FakeBackend {
   void set_health(server::HttpResponse health) {
     const std::lock_guard lock(mutex_);
     health_ = std::move(health);
+  }
+  // Answers for its health once it is held no more.
+  void hold_health(bool held) {
+    const std::lock_guard lock(mutex_);
+    health_held_ = held;
+    if (!held)
+      for (const Writer& writer : std::exchange(held_, {}))
+        writer->reply(health_);
+  }
+  std::size_t health_calls() {
+    const std::lock_guard lock(mutex_);
+    return health_calls_;
   }
   void set_status(server::HttpResponse status) {
     const std::lock_guard lock(mutex_);
@@ -54,8 +67,12 @@ class FakeBackend {
  private:
   void handle(server::HttpRequest request, Writer writer) {
     std::unique_lock lock(mutex_);
-    if (request.path == "/health/ready")
+    if (request.path == "/health/ready") {
+      ++health_calls_;
+      if (health_held_)
+        return held_.push_back(std::move(writer));
       return writer->reply(health_);
+    }
     if (request.path == "/status")
       return writer->reply(status_);
     requests_.push_back(request);
@@ -71,6 +88,9 @@ class FakeBackend {
   server::HttpResponse health_ = {.body = R"({"ready":true,"state":"running","reason":""})"};
   server::HttpResponse status_ = {.body = R"({"kv_transfer":{"connector":"C"}})"};
   std::vector<server::HttpRequest> requests_;
+  std::size_t health_calls_ = 0;
+  bool health_held_ = false;
+  std::vector<Writer> held_;
   std::unique_ptr<server::HttpServer> server_;
 };
 

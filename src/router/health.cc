@@ -17,13 +17,12 @@ std::string text_of(const Json* value) {
 
 Result<server::HttpResponse> ask(const server::Address& address, const std::string& api_key,
                                  Cancellation& cancellation, std::string_view target) {
-  auto client = server::HttpClient::connect(address, kTimeout);
-  if (!client)
-    return tl::unexpected(client.error());
-  client->set_deadline(std::chrono::steady_clock::now() + kTimeout);
-  client->set_max_body_bytes(1 << 20);
-  const Cancellation::Watch watch(cancellation, *client);
-  return client->call("GET", target, {}, authorization(api_key));
+  server::HttpClient client;
+  const Cancellation::Watch watch(cancellation, client);
+  client.set_deadline(std::chrono::steady_clock::now() + kTimeout);
+  client.set_max_body_bytes(1 << 20);
+  DM_TRY(client.open(address, kTimeout));
+  return client.call("GET", target, {}, authorization(api_key));
 }
 
 }  // namespace

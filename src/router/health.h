@@ -1,6 +1,7 @@
 // Asks one instance how it is.
 //
-// Threads: any; each call blocks for two seconds at most, or until `cancellation` ends it.
+// Threads: any; each call blocks for two seconds at most, or until `cancellation` ends it, once the
+//          name of the host is looked up.
 #pragma once
 
 #include <optional>

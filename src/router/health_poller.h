@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -21,16 +22,25 @@ class HealthPoller {
   HealthPoller(InstancePool& pool, std::string backend_api_key, std::chrono::milliseconds interval);
   ~HealthPoller();
 
+  // Asks all instances of this role now, and waits until one is ready or all have been asked. Calls
+  // at the same time share one question.
+  bool finds_ready(Role role);
+
  private:
+  struct Look {
+    bool wanted = false;      // now, not after the interval
+    std::uint64_t ended = 0;  // how many have
+    Cancellation call;
+  };
   void run(std::size_t index);
 
   InstancePool& pool_;
   const std::string backend_api_key_;
   const std::chrono::milliseconds interval_;
   std::mutex mutex_;
-  std::condition_variable stop_;
+  std::condition_variable changed_;  // anything below
   bool stopped_ = false;
-  std::vector<Cancellation> calls_;  // one for each instance
+  std::vector<Look> looks_;  // one for each instance
   std::vector<std::thread> threads_;
 };
 

@@ -1,6 +1,7 @@
 #include "router/instance_pool.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -47,10 +48,11 @@ const server::Address& InstancePool::Turn::address() const {
   return pool_->address(index_);
 }
 
-void InstancePool::Turn::failed(InstanceState state, std::string cause) {
+void InstancePool::Turn::failed(std::optional<InstanceState> state, std::string cause) {
   const std::lock_guard lock(pool_->mutex_);
   ++pool_->instances_[index_].failures;
-  pool_->set_state_locked(index_, state, std::move(cause));
+  if (state)
+    pool_->set_state_locked(index_, *state, std::move(cause));
 }
 
 void InstancePool::Turn::refused_params(const std::string& words) {
@@ -84,10 +86,9 @@ InstancePool::Turn InstancePool::take(Role role, Choice choice,
   const std::lock_guard lock(mutex_);
   Instance* best = nullptr;
   std::size_t& next = next_[role == Role::kPrefill ? 0 : 1];
-  const auto better = [](const Instance& a, const Instance& b) {
-    const bool a_ready = a.state == InstanceState::kReady;
-    const bool b_ready = b.state == InstanceState::kReady;
-    return a_ready != b_ready ? a_ready : a.in_flight < b.in_flight;
+  const auto rank = [choice](const Instance& instance) {
+    const bool cannot_pull = choice == Choice::kPullersFirst && instance.has_connector == false;
+    return std::tuple(instance.state != InstanceState::kReady, cannot_pull, instance.in_flight);
   };
   for (std::size_t i = 0; i < instances_.size(); ++i) {
     const std::size_t index = (next + i) % instances_.size();
@@ -96,7 +97,7 @@ InstancePool::Turn InstancePool::take(Role role, Choice choice,
         (role == Role::kPrefill && instance.has_connector == false) ||
         (choice == Choice::kReadyOnly && instance.state != InstanceState::kReady))
       continue;
-    if (best == nullptr || better(instance, *best))
+    if (best == nullptr || rank(instance) < rank(*best))
       best = &instance;
   }
   if (best == nullptr)

@@ -33,7 +33,11 @@ std::string_view to_string(Role role);
 std::string_view to_string(InstanceState state);
 
 // Which instances may be chosen.
-enum class Choice { kReadyOnly, kAnyIfNoneIsReady };
+enum class Choice {
+  kReadyOnly,
+  kAnyIfNoneIsReady,
+  kPullersFirst,  // the same, but of those that are ready the ones with a KV connector first
+};
 
 struct Instance {
   std::string url;
@@ -62,8 +66,9 @@ class InstancePool {
     explicit operator bool() const { return pool_ != nullptr; }
     std::size_t index() const { return index_; }
     const server::Address& address() const;
-    // The instance did not serve this call; others are spared it until its next sign of health.
-    void failed(InstanceState state, std::string cause);
+    // The instance did not serve this call. What state that shows, if any, keeps others from it
+    // until its next sign of health.
+    void failed(std::optional<InstanceState> state, std::string cause);
     // The instance refused the kv_transfer_params of a leg, in these words.
     void refused_params(const std::string& words);
 
@@ -94,6 +99,7 @@ class InstancePool {
   std::vector<Instance> snapshot() const;
   std::size_t size() const { return instances_.size(); }
   const server::Address& address(std::size_t index) const { return instances_[index].address; }
+  Role role(std::size_t index) const { return instances_[index].role; }
 
  private:
   void set_state_locked(std::size_t index, InstanceState state, std::string cause);

@@ -87,24 +87,23 @@ Result<server::HttpResponse> send_leg(const server::Address& address, const Leg&
                                       Cancellation& cancellation,
                                       const server::HttpClient::HeadSink& head,
                                       const server::HttpClient::BodySink& body) {
-  auto client = server::HttpClient::connect(address, kConnectTimeout);
-  if (!client)
-    return tl::unexpected(client.error());
-  client->set_timeout(leg.timeout);
+  server::HttpClient client;
+  const Cancellation::Watch watch(cancellation, client);
+  DM_TRY(client.open(address, kConnectTimeout));
+  client.set_timeout(leg.timeout);
   if (leg.timeout > std::chrono::milliseconds(0))
-    client->set_deadline(std::chrono::steady_clock::now() + leg.timeout);
-  client->set_max_body_bytes(kMaxAnswerBytes);
-  const Cancellation::Watch watch(cancellation, *client);
+    client.set_deadline(std::chrono::steady_clock::now() + leg.timeout);
+  client.set_max_body_bytes(kMaxAnswerBytes);
   server::HeaderList headers = authorization(leg.api_key);
   headers.emplace_back("X-Request-Id", leg.request_id);
   const auto on_head = [&](const server::HttpResponse& response) {
     if (leg.may_be_long)
-      client->set_deadline(std::nullopt);
+      client.set_deadline(std::nullopt);
     if (is_event_stream(response))
-      client->set_max_body_bytes(std::numeric_limits<std::uint64_t>::max());
+      client.set_max_body_bytes(std::numeric_limits<std::uint64_t>::max());
     head(response);
   };
-  return client->stream("POST", leg.path, leg.body, headers, on_head, body);
+  return client.stream("POST", leg.path, leg.body, headers, on_head, body);
 }
 
 }  // namespace dormouse::router

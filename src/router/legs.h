@@ -42,8 +42,8 @@ struct Leg {
   bool may_be_long = false;
 };
 
-// Sends one leg and reads its answer; `cancellation` ends it at once. kDataLoss for more than 64
-// MiB that are no stream of events.
+// Sends one leg and reads its answer; `cancellation` ends it at once. kResourceExhausted for
+// more than 64 MiB that are no stream of events.
 Result<server::HttpResponse> send_leg(const server::Address& address, const Leg& leg,
                                       Cancellation& cancellation,
                                       const server::HttpClient::HeadSink& head,

@@ -26,13 +26,14 @@ class PdRouterImpl final : public PdRouter {
   PdRouterImpl(PdRouterOptions options, std::vector<Instance> instances)
       : options_(std::move(options)),
         pool_(std::move(instances)),
+        poller_(pool_, options_.backend_api_key, options_.poll_interval),
         backends_{.pool = pool_,
+                  .poller = poller_,
                   .totals = totals_,
                   .api_key = options_.backend_api_key,
                   .prefill_timeout = options_.prefill_timeout,
                   .decode_timeout = options_.decode_timeout},
-        workers_(options_.max_concurrent, options_.max_queued),
-        poller_(pool_, options_.backend_api_key, options_.poll_interval) {
+        workers_(options_.max_concurrent, options_.max_queued) {
     add(
         "GET", "/health", [](auto&) { return server::json_response(Json().add("status", "ok")); },
         true);
@@ -116,13 +117,13 @@ class PdRouterImpl final : public PdRouter {
 
   HttpResponse models(Cancellation& cancellation) {
     InstancePool::Turn turn = pool_.take(Role::kDecode, Choice::kAnyIfNoneIsReady, {});
-    auto client = server::HttpClient::connect(turn.address(), kModelsTimeout);
-    if (!client)
-      return server::error_response(client.error(), server::Audience::kOperator);
-    client->set_deadline(std::chrono::steady_clock::now() + kModelsTimeout);
-    client->set_max_body_bytes(1 << 20);
-    const Cancellation::Watch watch(cancellation, *client);
-    auto response = client->call("GET", "/v1/models", {}, authorization(options_.backend_api_key));
+    server::HttpClient client;
+    const Cancellation::Watch watch(cancellation, client);
+    client.set_deadline(std::chrono::steady_clock::now() + kModelsTimeout);
+    client.set_max_body_bytes(1 << 20);
+    if (const Status opened = client.open(turn.address(), kModelsTimeout); !opened)
+      return server::error_response(opened.error(), server::Audience::kOperator);
+    auto response = client.call("GET", "/v1/models", {}, authorization(options_.backend_api_key));
     if (!response)
       return server::error_response(response.error(), server::Audience::kOperator);
     if (response->status == 401)
@@ -134,10 +135,10 @@ class PdRouterImpl final : public PdRouter {
   const PdRouterOptions options_;
   InstancePool pool_;
   Totals totals_;
+  HealthPoller poller_;
   const Backends backends_;
   std::vector<Route> routes_;
   server::WorkerPool workers_;
-  HealthPoller poller_;
   std::unique_ptr<server::HttpServer> http_;
 };
 

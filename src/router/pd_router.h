@@ -27,7 +27,7 @@ struct PdRouterOptions {
   std::vector<std::string> prefill;  // URLs
   std::vector<std::string> decode;
   std::chrono::milliseconds prefill_timeout{60'000};
-  std::chrono::milliseconds decode_timeout{600'000};  // without a byte
+  std::chrono::milliseconds decode_timeout{600'000};  // to the head, then without a byte
   std::chrono::milliseconds poll_interval{1'000};
   std::size_t max_concurrent = 128;
   std::size_t max_queued = 256;

@@ -123,7 +123,8 @@ TEST_F(RouterTest, APrefillInstanceThatHangsIsGivenUp) {
   set_prefill([&](const HttpRequest&, const Writer& writer) { hold(writer); });
   EXPECT_EQ(complete().status, 200);
   EXPECT_EQ(total("local_computations"), 1);
-  EXPECT_EQ(states(), "gone gone ready ready");
+  EXPECT_EQ(states(), "ready ready ready ready") << "one slow answer is not the last";
+  EXPECT_EQ(of_instances("failures"), "1 1 0 0");
 }
 
 TEST_F(RouterTest, APrefillInstanceThatTricklesIsGivenUp) {
@@ -142,7 +143,8 @@ TEST_F(RouterTest, APrefillInstanceThatTricklesIsGivenUp) {
   EXPECT_EQ(complete().status, 200);
   over = true;
   EXPECT_EQ(total("local_computations"), 1);
-  EXPECT_EQ(states(), "gone gone ready ready");
+  EXPECT_EQ(states(), "ready ready ready ready") << "one slow answer is not the last";
+  EXPECT_EQ(of_instances("failures"), "1 1 0 0");
 }
 
 TEST_F(RouterTest, AnAnswerWithoutEndIsNone) {
@@ -153,6 +155,22 @@ TEST_F(RouterTest, AnAnswerWithoutEndIsNone) {
     writer->finish();
   });
   EXPECT_EQ(complete().status, 502);
+  EXPECT_EQ(states(), "ready ready ready ready");
+  EXPECT_EQ(of_instances("failures"), "0 0 1 0");
+}
+
+TEST_F(RouterTest, AnEventWithoutEndBreaksItsStreamOff) {
+  set_decode([](const HttpRequest&, const Writer& writer) {
+    writer->start_stream({.content_type = "text/event-stream"});
+    writer->write("data: 1\n\ndata: ");
+    for (int i = 0; i < 40; ++i)
+      writer->write(std::string(64 << 10, 'x'));
+    writer->write("\n\ndata: [DONE]\n\n");
+    writer->finish();
+  });
+  const HttpResponse response = complete(R"({"prompt":"x","stream":true})");
+  EXPECT_TRUE(response.body.starts_with("data: 1\n\ndata: {\"error\":")) << response.body.size();
+  EXPECT_EQ(of_instances("failures"), "0 0 1 0");
 }
 
 TEST_F(RouterTest, ABadRequestIsTheClientsAnswer) {
@@ -243,6 +261,24 @@ TEST_F(RouterTest, NoPromptIsComputedForADecodeSideThatIsNotReady) {
   decode_[1].set_answer(always({.body = "awake"}));
   decode_[1].set_health({});
   EXPECT_EQ(complete().body, "awake") << "it was not asked again";
+}
+
+TEST_F(RouterTest, RequestsThatWaitForADecodeInstanceShareOneQuestion) {
+  for (FakeBackend& backend : decode_) {
+    backend.set_answer(refusal("asleep"));
+    backend.set_health({.status = 503, .body = R"({"state":"asleep","reason":"at level 1"})"});
+  }
+  EXPECT_EQ(complete().status, 503);
+  const std::size_t before = decode_[0].health_calls();
+  decode_[0].hold_health(true);
+  std::vector<std::future<HttpResponse>> answers;
+  for (int i = 0; i < 16; ++i)
+    answers.push_back(std::async(std::launch::async, [&] { return complete(); }));
+  wait_until([&] { return total("requests") == 17; });
+  decode_[0].hold_health(false);
+  for (auto& answer : answers)
+    EXPECT_EQ(answer.get().status, 503);
+  EXPECT_LT(decode_[0].health_calls() - before, 8U) << "few: some may have come late";
 }
 
 TEST_F(RouterTest, ADecodeInstanceThatRefusesIsReplacedByTheNext) {

@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "router/event_relay.h"
-#include "router/health.h"
 #include "router/legs.h"
 #include "server/replies.h"
 
@@ -15,7 +14,7 @@ using server::HttpResponse;
 
 void note(InstancePool::Turn& turn, const Verdict& verdict) {
   if (verdict.failed)
-    turn.failed(*verdict.failed, verdict.cause);
+    turn.failed(verdict.state, verdict.cause);
   if (verdict.misconfigured)
     turn.refused_params(verdict.cause);
 }
@@ -49,7 +48,7 @@ void RoutedRequest::run() {
         "kv_transfer_params"));
   ++backends_.totals.requests;
   // Blocks that a prefill leg keeps stay leased for a while: none for who cannot fetch them.
-  if (!backends_.pool.any_ready(Role::kDecode) && !ask_decode_instances())
+  if (!backends_.pool.any_ready(Role::kDecode) && !backends_.poller.finds_ready(Role::kDecode))
     return reply_no_decode_instance();
   Json params;
   if (!has_several_prompts(*body) && backends_.pool.any_puller() &&
@@ -60,18 +59,6 @@ void RoutedRequest::run() {
     return decode(std::nullopt);
   }
   decode(decode_body(*body, params));
-}
-
-bool RoutedRequest::ask_decode_instances() {
-  const auto instances = backends_.pool.snapshot();
-  for (std::size_t index = 0; index < instances.size(); ++index) {
-    if (instances[index].role != Role::kDecode || cancellation_.cancelled())
-      continue;
-    Health health = ask_health(instances[index].address, backends_.api_key, cancellation_);
-    if (!cancellation_.cancelled())
-      backends_.pool.set_state(index, health.state, std::move(health.cause));
-  }
-  return backends_.pool.any_ready(Role::kDecode);
 }
 
 RoutedRequest::Outcome RoutedRequest::prefill(const Json& request, Json& params) {
@@ -101,9 +88,9 @@ RoutedRequest::Outcome RoutedRequest::prefill(const Json& request, Json& params)
 }
 
 void RoutedRequest::decode(const std::optional<std::string>& body) {
+  const Choice choice = body ? Choice::kPullersFirst : Choice::kAnyIfNoneIsReady;
   std::vector<std::size_t> tried;
-  while (InstancePool::Turn turn =
-             backends_.pool.take(Role::kDecode, Choice::kAnyIfNoneIsReady, tried)) {
+  while (InstancePool::Turn turn = backends_.pool.take(Role::kDecode, choice, tried)) {
     if (cancellation_.cancelled())
       return;
     if (!tried.empty())
@@ -165,11 +152,11 @@ LegAnswer RoutedRequest::send(Role role, const InstancePool::Turn& turn, const s
     std::string events = relay.take(part);
     answer.complete = relay.done();
     if (events.empty())
-      return true;
+      return !relay.is_too_long();
     if (!std::exchange(answer.forwarded, true))
       writer_->start_stream({.content_type = answer.response.content_type});
     writer_->write(std::move(events));
-    return true;
+    return !relay.is_too_long();
   };
   const Leg leg{.path = request_.path,
                 .body = body,
@@ -179,6 +166,8 @@ LegAnswer RoutedRequest::send(Role role, const InstancePool::Turn& turn, const s
                 .may_be_long = is_decode};
   if (const auto call = send_leg(turn.address(), leg, cancellation_, on_head, on_body); !call)
     answer.transport = tl::unexpected(call.error());
+  if (relay.is_too_long())
+    answer.transport = fail(ErrorCode::kResourceExhausted, "it sent an event without end");
   return answer;
 }
 

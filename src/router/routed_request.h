@@ -16,6 +16,7 @@
 
 #include "base/json.h"
 #include "router/cancellation.h"
+#include "router/health_poller.h"
 #include "router/instance_pool.h"
 #include "router/verdict.h"
 #include "server/http.h"
@@ -31,6 +32,7 @@ struct Totals {
 
 struct Backends {
   InstancePool& pool;
+  HealthPoller& poller;
   Totals& totals;
   std::string api_key;
   std::chrono::milliseconds prefill_timeout;  // as a leg's
@@ -47,8 +49,6 @@ class RoutedRequest {
   // kAnswered: the client has its answer, or has left.
   enum class Outcome { kAnswered, kTryNext };
 
-  // Whether one of them is ready after all.
-  bool ask_decode_instances();
   // kTryNext: on to the decode leg; `params` stays null if no instance kept KV.
   Outcome prefill(const Json& request, Json& params);
   // `body`: of the leg with kv_transfer_params; none: the client's own is sent.

@@ -24,17 +24,27 @@ std::string words_of(const HttpResponse& response) {
   return message.empty() ? fmt::format("it answers {}", response.status) : message;
 }
 
+// An answer that takes too long, or is, says nothing of the next one.
+std::optional<InstanceState> state_after(const Error& error) {
+  const bool too_much =
+      error.code == ErrorCode::kDeadlineExceeded || error.code == ErrorCode::kResourceExhausted;
+  return too_much ? std::nullopt : std::optional(InstanceState::kGone);
+}
+
 // Of a leg that brought no answer, or only the beginning of one.
 Verdict judge_failed_call(Role role, const LegAnswer& answer, const Error& error) {
-  Verdict verdict{
-      .action = Action::kTryNext, .failed = InstanceState::kGone, .cause = error.message};
+  Verdict verdict{.action = Action::kTryNext,
+                  .failed = true,
+                  .state = state_after(error),
+                  .cause = error.message};
   if (role == Role::kPrefill)
     return verdict;
   if (error.code == ErrorCode::kDeadlineExceeded) {
     verdict.action = Action::kReplyError;
     verdict.error = 504;
     verdict.message = "the decode instance did not answer in time";
-  } else if (answer.response.status != 0 && !answer.is_stream) {
+  } else if (error.code == ErrorCode::kResourceExhausted ||
+             (answer.response.status != 0 && !answer.is_stream)) {
     verdict.action = Action::kReplyError;
     verdict.error = 502;
     verdict.message = kBrokenOff;
@@ -48,24 +58,33 @@ Verdict judge(Role role, const LegAnswer& answer) {
   const HttpResponse& response = answer.response;
   if (answer.forwarded && answer.complete)
     return {.action = Action::kEndStream};
-  if (answer.forwarded)
-    return {
-        .action = Action::kBreakOff,
-        .failed = InstanceState::kGone,
-        .cause = answer.transport ? "it ended a stream early" : answer.transport.error().message,
-        .error = 502,
-        .message = kBrokenOff};
+  if (answer.forwarded) {
+    const Error error =
+        answer.transport ? Error{.message = "it ended a stream early"} : answer.transport.error();
+    return {.action = Action::kBreakOff,
+            .failed = true,
+            .state = state_after(error),
+            .cause = error.message,
+            .error = 502,
+            .message = kBrokenOff};
+  }
   if (!answer.transport)
     return judge_failed_call(role, answer, answer.transport.error());
   if (answer.is_stream)
     return {.action = Action::kTryNext,
-            .failed = InstanceState::kGone,
+            .failed = true,
+            .state = InstanceState::kGone,
             .cause = "it ended a stream without an event"};
   if (response.status == 401)
-    return {.action = Action::kTryNext, .failed = InstanceState::kLocked, .cause = kLockedCause};
+    return {.action = Action::kTryNext,
+            .failed = true,
+            .state = InstanceState::kLocked,
+            .cause = kLockedCause};
   if (response.status == 503)
-    return {
-        .action = Action::kTryNext, .failed = InstanceState::kAsleep, .cause = words_of(response)};
+    return {.action = Action::kTryNext,
+            .failed = true,
+            .state = InstanceState::kAsleep,
+            .cause = words_of(response)};
   if (response.status == 400 && answer.with_params &&
       error_member(response, "param").starts_with("kv_transfer_params"))
     return {.action = role == Role::kDecode ? Action::kComputeLocally : Action::kTryNext,
@@ -74,7 +93,7 @@ Verdict judge(Role role, const LegAnswer& answer) {
   if (role == Role::kDecode)
     return {.action = Action::kReply};
   if (response.status == 429 || response.status >= 500)
-    return {.action = Action::kTryNext, .failed = InstanceState::kReady};
+    return {.action = Action::kTryNext, .failed = true};
   if (response.status != 200)
     return {.action = Action::kReply};
   const bool kept = !kv_transfer_params_of(response.body).is_null();

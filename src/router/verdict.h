@@ -34,9 +34,10 @@ enum class Action {
 
 struct Verdict {
   Action action = Action::kReply;
-  std::optional<InstanceState> failed = std::nullopt;  // the instance did not serve, and is so now
-  bool misconfigured = false;  // it refuses what the router is there to send
-  std::string cause = {};      // of either
+  bool failed = false;                                // the instance did not serve,
+  std::optional<InstanceState> state = std::nullopt;  // and is so now; nothing: as before
+  bool misconfigured = false;                         // it refuses what the router is there to send
+  std::string cause = {};                             // of any of these
   int error = 0;
   std::string message = {};
 };

@@ -18,7 +18,8 @@ struct Case {
   LegAnswer answer;
   Action prefill;
   Action decode;
-  std::optional<InstanceState> failed = std::nullopt;
+  bool failed = false;
+  std::optional<InstanceState> state = std::nullopt;
 };
 
 constexpr const char* kRefusedParams =
@@ -30,14 +31,15 @@ TEST(Verdict, OfEveryAnswer) {
       {"kept", answered(200, R"({"kv_transfer_params":{"a":1}})"), Action::kDecode, Action::kReply},
       {"nothing kept", answered(200), Action::kTryNext, Action::kReply},
       {"bad", answered(422), Action::kReply, Action::kReply},
-      {"key", answered(401), Action::kTryNext, Action::kTryNext, InstanceState::kLocked},
-      {"asleep", answered(503), Action::kTryNext, Action::kTryNext, InstanceState::kAsleep},
+      {"key", answered(401), Action::kTryNext, Action::kTryNext, true, InstanceState::kLocked},
+      {"asleep", answered(503), Action::kTryNext, Action::kTryNext, true, InstanceState::kAsleep},
       {"params", answered(400, kRefusedParams), Action::kTryNext, Action::kComputeLocally},
-      {"no connection", broken(ErrorCode::kUnavailable), Action::kTryNext, Action::kTryNext,
+      {"no connection", broken(ErrorCode::kUnavailable), Action::kTryNext, Action::kTryNext, true,
        InstanceState::kGone},
-      {"silent", broken(ErrorCode::kDeadlineExceeded), Action::kTryNext, Action::kReplyError,
-       InstanceState::kGone},
-      {"half", broken(ErrorCode::kUnavailable, 200), Action::kTryNext, Action::kReplyError,
+      {"silent", broken(ErrorCode::kDeadlineExceeded), Action::kTryNext, Action::kReplyError, true},
+      {"too long", broken(ErrorCode::kResourceExhausted, 200), Action::kTryNext,
+       Action::kReplyError, true},
+      {"half", broken(ErrorCode::kUnavailable, 200), Action::kTryNext, Action::kReplyError, true,
        InstanceState::kGone},
   };
   for (const Case& each : cases) {
@@ -47,13 +49,16 @@ TEST(Verdict, OfEveryAnswer) {
     EXPECT_EQ(decode.action, each.decode) << each.name;
     EXPECT_EQ(prefill.failed, each.failed) << each.name;
     EXPECT_EQ(decode.failed, each.failed) << each.name;
+    EXPECT_EQ(prefill.state, each.state) << each.name;
+    EXPECT_EQ(decode.state, each.state) << each.name;
   }
 }
 
 TEST(Verdict, AnOverloadedOrBrokenPrefillInstanceIsReplaced) {
   for (const int status : {429, 500, 502}) {
     EXPECT_EQ(judge(Role::kPrefill, answered(status)).action, Action::kTryNext) << status;
-    EXPECT_EQ(judge(Role::kPrefill, answered(status)).failed, InstanceState::kReady) << status;
+    EXPECT_TRUE(judge(Role::kPrefill, answered(status)).failed) << status;
+    EXPECT_EQ(judge(Role::kPrefill, answered(status)).state, std::nullopt) << status;
     EXPECT_EQ(judge(Role::kDecode, answered(status)).action, Action::kReply) << status;
   }
 }
@@ -72,11 +77,14 @@ TEST(Verdict, OfAStreamDependsOnWhatTheClientHas) {
   EXPECT_EQ(judge(Role::kDecode, stream).action, Action::kTryNext);
   stream.forwarded = true;
   EXPECT_EQ(judge(Role::kDecode, stream).action, Action::kBreakOff);
-  EXPECT_EQ(judge(Role::kDecode, stream).failed, InstanceState::kGone);
+  EXPECT_EQ(judge(Role::kDecode, stream).state, InstanceState::kGone);
+  stream.transport = fail(ErrorCode::kDeadlineExceeded, "no event for long");
+  EXPECT_EQ(judge(Role::kDecode, stream).action, Action::kBreakOff);
+  EXPECT_EQ(judge(Role::kDecode, stream).state, std::nullopt);
   stream.complete = true;
   stream.transport = fail(ErrorCode::kUnavailable, "after the last event");
   EXPECT_EQ(judge(Role::kDecode, stream).action, Action::kEndStream);
-  EXPECT_EQ(judge(Role::kDecode, stream).failed, std::nullopt);
+  EXPECT_FALSE(judge(Role::kDecode, stream).failed);
 }
 
 }  // namespace

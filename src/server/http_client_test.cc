@@ -8,6 +8,8 @@
 #include <atomic>
 #include <thread>
 
+#include "server/silent_server.h"
+
 namespace dormouse::server {
 namespace {
 
@@ -58,26 +60,6 @@ class RawServer {
   std::uint16_t port_ = 0;
   std::atomic<std::size_t> sent_ = 0;
   std::thread thread_;
-};
-
-// Never takes a connection: the system does, the first ones, and nobody reads what they send.
-class SilentServer {
- public:
-  explicit SilentServer(int backlog) {
-    listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    EXPECT_EQ(::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(::listen(listener_, backlog), 0);
-    socklen_t size = sizeof address;
-    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
-  }
-  ~SilentServer() { ::close(listener_); }
-  Address address() const { return {.port = port_}; }
-
- private:
-  int listener_ = -1;
-  std::uint16_t port_ = 0;
 };
 
 ErrorCode refusal(const Result<HttpResponse>& response) {
@@ -153,11 +135,8 @@ TEST(HttpClient, ADeadlineThatIsLiftedBoundsNoMoreWaits) {
 }
 
 TEST(HttpClient, OpeningEndsAtTheDeadlineAndByAnInterrupt) {
-  const SilentServer server(0);
-  std::vector<HttpClient> queued;
-  for (auto one = HttpClient::connect(server.address(), milliseconds(100)); one;
-       one = HttpClient::connect(server.address(), milliseconds(100)))
-    queued.push_back(std::move(*one));
+  SilentServer server(0);
+  server.fill();
   const auto before = Clock::now();
   HttpClient late;
   late.set_deadline(before + milliseconds(50));
