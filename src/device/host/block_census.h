@@ -36,9 +36,10 @@ std::uint64_t bytes_of(const BlockCensus& blocks);
 // The blocks of `before` that are not in `after`.
 BlockCensus gone_since(const BlockCensus& before, const BlockCensus& after);
 
-// Bytes of these blocks that one process holds by a descriptor or a mapping; 0 if it has ended. Of
-// this process itself only what holds them for reading, as an importer does. kUnavailable: a
-// process of another user, or of a PID namespace that is not ours, whose number is 0.
+// Bytes of these blocks that one process holds by a descriptor or a mapping; 0 if there is none
+// such. Of this process itself only what holds them for reading, as an importer does. kUnavailable:
+// a process of another user, one that has ended but was not waited for unless we are root, or of a
+// PID namespace that is not ours, whose number is 0.
 Result<std::uint64_t> bytes_held_by(pid_t process, const BlockCensus& blocks);
 
 struct BlockHolder {

@@ -183,13 +183,14 @@ void Connection::unuse() {
 
 // The owner is told after the mapping is gone, and the connection ends after that.
 void Connection::drop_if_unused(std::unique_lock<std::mutex>& lock) {
-  if (uses_ > 0 || (!ended_ && !revoking_))
+  if (telling_ || uses_ > 0 || (!ended_ && !revoking_))
     return;
   const bool told = memory_ == nullptr && !revoking_;
   const Revoked word{revoking_.value_or(generation_)};
   memory_.reset();
   revoking_.reset();
   ended_ = true;
+  telling_ = !told;
   changed_.notify_all();
   if (told)
     return channel_.shut_down();
@@ -198,6 +199,7 @@ void Connection::drop_if_unused(std::unique_lock<std::mutex>& lock) {
     log(LogLevel::kDebug, kFolder, "the owner was not told that its memory is unmapped: {}",
         sent.error().message);
   lock.lock();
+  telling_ = false;
   channel_.shut_down();
 }
 

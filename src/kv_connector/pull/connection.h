@@ -113,6 +113,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<std::uint64_t> revoking_;  // the generation that must go
   std::size_t uses_ = 0;
   bool importing_ = false;
+  bool telling_ = false;  // that the memory is gone; then the channel is shut down
   std::unique_ptr<RemoteMemory> memory_;
   std::uint64_t generation_ = 0;
   std::string incarnation_;

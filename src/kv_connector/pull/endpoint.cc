@@ -84,7 +84,7 @@ Endpoint::Counters Endpoint::counters() const {
 
 void Endpoint::opened(net::ConnectionId connection, const net::PeerCredentials& peer) {
   const Lock lock(mutex_);
-  connections_[connection] = peer.pid;
+  connections_[connection] = Process(peer.pid);
 }
 
 void Endpoint::closed(net::ConnectionId connection) {
@@ -95,6 +95,7 @@ void Endpoint::closed(net::ConnectionId connection) {
 
 void Endpoint::importer_gone(net::ConnectionId connection, bool says_so) {
   leases_.reader_gone(connection);
+  forget_ended();
   if (auto importer = importers_.extract(connection)) {
     const auto [gone, first] = gone_.try_emplace(std::move(importer.mapped()), says_so);
     gone->second = gone->second && says_so;
@@ -104,6 +105,7 @@ void Endpoint::importer_gone(net::ConnectionId connection, bool says_so) {
 void Endpoint::tick() {
   look_at_pins();
   const Lock lock(mutex_);
+  forget_ended();
   for (const auto& [request, pulled] : leases_.expire(Clock::now()))
     log(LogLevel::kWarning, kFolder,
         "Releasing expired KV blocks for request {} which were retrieved by {} remote worker(s) "
@@ -194,8 +196,11 @@ void Endpoint::look_at_pins() {
   pins_seen_ = Clock::now();
   std::vector<Pin> pins = pins_;
   lock.unlock();
-  for (Pin& pin : pins)
-    pin.holder.bytes = pin.holding(pin.holder.importer.pid).value_or(pin.holder.bytes);
+  for (Pin& pin : pins) {
+    const Process& process = pin.holder.importer.process;
+    const auto held = pin.holding(process.pid());
+    pin.holder.bytes = process.has_ended() ? 0 : held.value_or(pin.holder.bytes);
+  }
   lock.lock();
   // Meanwhile there may have come more, at the end.
   std::ranges::copy(pins, pins_.begin());
@@ -203,7 +208,8 @@ void Endpoint::look_at_pins() {
 }
 
 KeptMemory Endpoint::Holder::kept(const char* why) const {
-  return {fmt::format("importer {} (pid {})", importer.engine_id, importer.pid), bytes, why};
+  return {fmt::format("importer {} (pid {})", importer.engine_id, importer.process.pid()), bytes,
+          why};
 }
 
 Status Endpoint::release(Unmapping& unmapping) {
@@ -252,9 +258,15 @@ void Endpoint::revoke_all() {
     server_->send(connection, {.bytes = notice, .descriptors = {}});
 }
 
+// The dead hold nothing, and their numbers may be others' by now. Under the mutex.
+void Endpoint::forget_ended() {
+  std::erase_if(gone_, [](const auto& gone) { return gone.first.process.has_ended(); });
+}
+
 // Whoever has not even read its descriptors holds them, though the system does not show it.
-std::vector<Endpoint::Holder> Endpoint::holders() const {
+std::vector<Endpoint::Holder> Endpoint::holders() {
   Lock lock(mutex_);
+  forget_ended();
   const auto gone = gone_;
   std::map<Importer, std::uint64_t> at_least;
   for (const auto& [importer, says_so] : gone)
@@ -266,7 +278,7 @@ std::vector<Endpoint::Holder> Endpoint::holders() const {
   for (const auto& [importer, least] : at_least) {
     const auto word = gone.find(importer);
     const bool believed = word != gone.end() && word->second;
-    const auto held = holding_(importer.pid);
+    const auto held = holding_(importer.process.pid());
     const std::uint64_t bytes = std::max(least, held.value_or(believed ? 0 : caches_.bytes.size()));
     if (bytes > 0)
       holders.push_back({importer, bytes});

@@ -3,8 +3,9 @@
 //
 // A connection that imported is a registration: it ends when the importer says so, or with the
 // connection. Neither is believed where the system tells who holds the cache: a release asks it
-// about everybody who imported. Where it does not tell, whoever went without a word may hold
-// everything. Bytes of a peer are data: what cannot be read is answered, and nothing else happens.
+// about everybody who imported and lives. Where it does not tell, whoever went without a word may
+// hold everything. Bytes of a peer are data: what cannot be read is answered, and nothing else
+// happens.
 //
 // Owns:    the socket and its thread, the registration of the cache with the agent.
 // Threads: open, release, add_lease and the destructor from the rank's thread; the rest from any.
@@ -20,10 +21,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dormouse/kv_connector.h"
 #include "kv_connector/pull/lease_table.h"
+#include "kv_connector/pull/process.h"
 #include "net/server.h"
 #include "transfer/transfer_agent.h"
 
@@ -67,8 +70,11 @@ class Endpoint final : public net::Server::Handler {
  private:
   struct Importer {
     std::string engine_id;
-    pid_t pid = 0;
-    auto operator<=>(const Importer&) const = default;
+    Process process;
+    auto operator<=>(const Importer& other) const {
+      return std::pair(engine_id, process.pid()) <=>
+             std::pair(other.engine_id, other.process.pid());
+    }
   };
   struct Holder {
     Importer importer;
@@ -93,7 +99,8 @@ class Endpoint final : public net::Server::Handler {
   void importer_gone(net::ConnectionId connection, bool says_so);
 
   void revoke_all();
-  std::vector<Holder> holders() const;
+  void forget_ended();
+  std::vector<Holder> holders();
   void look_at_pins();
   void go_on_without(const std::vector<Holder>& holding, Unmapping& unmapping);
 
@@ -108,9 +115,9 @@ class Endpoint final : public net::Server::Handler {
   BytesHeldBy holding_;  // as caches_
   std::unique_ptr<MemoryRegistration> registration_;
   bool accepting_ = false;
-  std::map<net::ConnectionId, pid_t> connections_;
+  std::map<net::ConnectionId, Process> connections_;
   std::map<net::ConnectionId, Importer> importers_;  // that have the registration
-  std::map<Importer, bool> gone_;                    // that had it; true: all said that they let go
+  std::map<Importer, bool> gone_;  // that had it, and may live; true: all said they let go
   std::vector<Pin> pins_;
   Time pins_seen_;
   std::uint64_t revocations_ = 0;

@@ -41,7 +41,7 @@ using ReaderId = std::uint64_t;  // a connection
 
 struct LeaseTimes {
   Clock::duration duration{};   // of a new lease
-  Clock::duration extension{};  // at least so long from a grant or a heartbeat on
+  Clock::duration extension{};  // from a grant or a heartbeat on, but not beyond the longest life
 };
 
 class LeaseTable {
@@ -79,8 +79,6 @@ class LeaseTable {
   // Requests whose lease ended since the last call, each once.
   RequestIds take_ended();
 
-  std::uint64_t generation() const { return generation_; }
-  const std::string& incarnation() const { return incarnation_; }
   std::size_t leases() const { return leases_.size(); }
 
   struct Counters {

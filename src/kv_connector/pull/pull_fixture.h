@@ -18,6 +18,7 @@
 #include "device/host/host_vmm_driver.h"
 #include "kv_connector/pull/pull_scheduler.h"
 #include "kv_connector/pull/pull_worker.h"
+#include "kv_connector/pull/read_plan.h"
 #include "memory/tagged_allocator.h"
 #include "transfer/ipc/ipc_agent.h"
 
@@ -55,7 +56,10 @@ inline bool stays(const std::function<bool()>& condition, milliseconds time) {
 class WatchedAgent final : public TransferAgent {
  public:
   struct Hooks {
+    std::function<Status()> before_import = [] { return Status(); };
+    std::function<void()> before_drop = [] {};  // of what was imported
     std::function<void()> before_read = [] {};
+    std::function<void(const ReadControl&)> during_read = [](auto) {};
     std::function<void(std::span<const ReadSpan>)> after_read = [](auto) {};
     std::function<void()> before_census = [] {};
     bool sees_holders = true;  // false: as where the system cannot tell
@@ -67,12 +71,16 @@ class WatchedAgent final : public TransferAgent {
     return inner_->register_memory(caches);
   }
   Result<std::unique_ptr<RemoteMemory>> import_memory(ExportedMemory exported) override {
-    return inner_->import_memory(std::move(exported));
+    DM_TRY(hooks_.before_import());
+    DM_TRY_ASSIGN(auto imported, inner_->import_memory(std::move(exported)));
+    return std::make_unique<WatchedMemory>(std::move(imported), hooks_);
   }
   Status read(const RemoteMemory& remote, std::span<const ReadSpan> spans,
               const ReadControl& control) override {
     hooks_.before_read();
-    const Status read = inner_->read(remote, spans, control);
+    hooks_.during_read(control);
+    const Status read =
+        inner_->read(*dynamic_cast<const WatchedMemory&>(remote).inner, spans, control);
     hooks_.after_read(spans);
     return read;
   }
@@ -87,6 +95,15 @@ class WatchedAgent final : public TransferAgent {
   }
 
  private:
+  struct WatchedMemory final : RemoteMemory {
+    WatchedMemory(std::unique_ptr<RemoteMemory> memory, Hooks& watching)
+        : inner(std::move(memory)), hooks(watching) {}
+    ~WatchedMemory() override { hooks.before_drop(); }
+    std::size_t size() const override { return inner->size(); }
+    std::unique_ptr<RemoteMemory> inner;
+    Hooks& hooks;
+  };
+
   std::unique_ptr<TransferAgent> inner_;
   Hooks& hooks_;
 };
@@ -119,6 +136,9 @@ struct EngineOptions {
   bool verify = false;
   std::string incarnation = "first";
   std::string model_hash = "weights";
+  std::uint32_t rank = 0;
+  std::uint32_t world_size = 1;
+  HeadRange heads = {0, 2};
 };
 
 inline KvConnectorContext context_of(const EngineOptions& options) {
@@ -131,7 +151,11 @@ inline KvConnectorContext context_of(const EngineOptions& options) {
       R"({"ipc_dir": ")" + options.folder + R"(", "peers": )" + options.peers + options.extra + "}";
   context.incarnation = options.incarnation;
   context.model_hash = options.model_hash;
+  context.rank = options.rank;
+  context.world_size = options.world_size;
   context.shape = test_shape();
+  context.shape.first_kv_head = options.heads.first;
+  context.shape.last_kv_head = options.heads.last;
   context.num_blocks = kNumBlocks;
   return context;
 }
@@ -144,15 +168,18 @@ class Engine final : public MappingListener {
       return std::make_unique<WatchedAgent>(make_ipc_agent(used, threads), hooks);
     };
     worker = *PullWorker::create(context, "IpcConnector", make_agent);
-    scheduler = *PullScheduler::create(context);
+    if (options.rank == 0)
+      scheduler = *PullScheduler::create(context);
     const Status registered = worker->register_kv_caches(caches());
     EXPECT_TRUE(registered) << registered.error().message;
     subscription = allocator.subscribe(kKvCacheTag, *this);
-    publish();
+    if (scheduler != nullptr)
+      publish();
   }
   ~Engine() override {
     subscription = {};
-    scheduler->shutdown();
+    if (scheduler != nullptr)
+      scheduler->shutdown();
     worker->shutdown();
   }
 
@@ -182,8 +209,12 @@ class Engine final : public MappingListener {
   }
 
   KvConnectorOutput step() {
-    worker->bind_connector_metadata(scheduler->build_connector_meta());
-    worker->start_load_kv();
+    const std::string orders = scheduler->build_connector_meta();
+    for (PullWorker* rank : {worker.get(), other_rank})
+      if (rank != nullptr) {
+        rank->bind_connector_metadata(orders);
+        rank->start_load_kv();
+      }
     KvConnectorOutput output;
     worker->get_finished({}, output);
     scheduler->update_connector_output(output);
@@ -280,6 +311,7 @@ class Engine final : public MappingListener {
   std::unique_ptr<PullScheduler> scheduler;
   MappingSubscription subscription;
   RequestIds sent;
+  PullWorker* other_rank = nullptr;  // of this engine, that hears what the scheduler orders
 };
 
 }  // namespace dormouse::pull

@@ -36,6 +36,12 @@ class Child {
       ::waitpid(pid_, nullptr, 0);
     }
   }
+  // Nobody waits for it: its number stays its own.
+  void die() {
+    ::kill(pid_, SIGKILL);
+    siginfo_t ended{};
+    EXPECT_EQ(::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT), 0);
+  }
   // Returns once every thread of it stands.
   void stop() {
     ::kill(pid_, SIGSTOP);
@@ -202,6 +208,31 @@ TEST_F(PullProcessTest, DeathOfAnImporterEndsTheWaitForIt) {
   EXPECT_TRUE(producer.sleep(std::chrono::seconds(20)));
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
   killer.join();
+}
+
+TEST_F(PullProcessTest, ImporterThatDiedHoldsNothingAlsoWhereTheSystemCannotTellWhoHoldsWhat) {
+  Child child(consumer());
+  Engine producer(producing());
+  producer.hooks.sees_holders = false;
+  child.say(producer.prefill(7, {3}, 4, 50));
+  EXPECT_EQ(child.hear(), "failure: ");
+  child.die();
+  ASSERT_TRUE(eventually([&] { return producer.stat("kv_importers") == 0; }));
+  const auto slept = producer.sleep(milliseconds(200));
+  EXPECT_TRUE(slept) << slept.error().message;
+}
+
+TEST_F(PullProcessTest, PinOfAnImporterEndsWithIt) {
+  Child child(consumer());
+  Engine producer(producing());
+  producer.hooks.sees_holders = false;
+  child.say(producer.prefill(7, {3}, 4, 50));
+  EXPECT_EQ(child.hear(), "failure: ");
+  child.stop();
+  ASSERT_TRUE(producer.sleep(milliseconds(50), true));
+  EXPECT_GT(producer.stat("kv_pinned_bytes"), 0);
+  child.die();
+  EXPECT_TRUE(eventually([&] { return producer.stat("kv_pinned_bytes") == 0; }));
 }
 
 TEST_F(PullProcessTest, DeathOfAReaderEndsItsGrantAndNotTheLease) {
