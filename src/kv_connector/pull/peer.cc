@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kv_connector/pull/pull_config.h"
@@ -61,11 +62,13 @@ Result<std::shared_ptr<Connection>> Peer::connection(std::uint32_t rank, Time de
   lock.lock();
   link.dialling = false;
   changed_.notify_all();
-  if (ended_)
-    return fail(ErrorCode::kUnavailable, "the peer was dropped meanwhile");
-  if (connection)
-    link.connection = *connection;
-  return connection;
+  if (!ended_) {
+    if (connection)
+      link.connection = *connection;
+    return connection;
+  }
+  lock.unlock();  // the end of the connection may take its time
+  return fail(ErrorCode::kUnavailable, "the peer was dropped meanwhile");
 }
 
 std::vector<std::shared_ptr<Connection>> Peer::connections() const {
@@ -109,6 +112,7 @@ std::shared_ptr<Peer> PeerTable::known(std::uint32_t port) const {
 
 Result<std::shared_ptr<Peer>> PeerTable::get(std::uint32_t port, Time deadline) {
   deadline = std::min(deadline, Clock::now() + kHandshakeTimeout);
+  std::shared_ptr<Peer> spent;  // its end may take its time, and comes after the lock's
   std::unique_lock lock(mutex_);
   Entry& entry = entries_[port];  // entries stay where they are
   if (!changed_.wait_until(lock, deadline, [&] { return !entry.shaking_hands; }))
@@ -125,7 +129,7 @@ Result<std::shared_ptr<Peer>> PeerTable::get(std::uint32_t port, Time deadline) 
     return fail(ErrorCode::kUnavailable, "shutting down");
   if (peer) {
     ++count_;
-    entry.peer = *peer;
+    spent = std::exchange(entry.peer, *peer);
   }
   return peer;
 }
@@ -159,9 +163,9 @@ Result<Meta> PeerTable::ask_meta(std::uint32_t port, Time deadline) {
   using Answer = AnyMessage<Meta, Unavailable, Malformed>;
   DM_TRY_ASSIGN(Answer decoded, Answer::decode(answer->bytes));
   if (const auto* unavailable = std::get_if<Unavailable>(&decoded.body))
-    return fail(ErrorCode::kUnavailable, "the peer is unavailable: " + unavailable->reason);
+    return fail(ErrorCode::kUnavailable, "it is unavailable: " + unavailable->reason);
   if (const auto* malformed = std::get_if<Malformed>(&decoded.body))
-    return fail(ErrorCode::kDataLoss, "the peer did not understand: " + malformed->reason);
+    return fail(ErrorCode::kDataLoss, "it did not understand: " + malformed->reason);
   return std::move(std::get<Meta>(decoded.body));
 }
 

@@ -1,10 +1,7 @@
 #include "kv_connector/pull/peer.h"
 
-#include <sys/socket.h>
-
+#include "kv_connector/pull/fake_owner.h"
 #include "kv_connector/pull/meta_service.h"
-#include "kv_connector/pull/pull_fixture.h"
-#include "net/unix_address.h"
 
 namespace dormouse::pull {
 namespace {
@@ -59,6 +56,41 @@ TEST(PeerTable, OwnerThatLetsNobodyInHoldsUpOnlyWhoeverDialsIt) {
   EXPECT_EQ(peers.known(1), nullptr);
   rank.accept();
   dialling.join();
+}
+
+TEST(PeerTable, EndOfASpentPeerHoldsUpNobody) {
+  const Folder folder;
+  const auto service = *MetaService::start(scheduler_socket(folder.path, 1), "token");
+  const auto rank = [](std::uint32_t number) {
+    return encode_message(RankMetadata{.rank = number, .num_blocks = 1, .shape = test_shape()});
+  };
+  service->publish(Meta{.world_size = 2, .ranks = {rank(0), rank(1)}});
+  FakeOwner first(rank_socket(folder.path, 1, 0)), second(rank_socket(folder.path, 1, 1));
+  HostVmmDriver driver;
+  WatchedAgent::Hooks hooks;
+  WatchedAgent agent(make_ipc_agent(driver, 1), hooks);
+  PeerTable peers({folder.path, "token", "me"}, agent);
+  const Time deadline = Clock::now() + std::chrono::seconds(20);
+  {
+    const auto peer = *peers.get(1, deadline);
+    const auto mapping = *peer->connection(0, deadline);
+    first.accept();
+    std::thread answering([&] { first.give_memory(agent); });
+    EXPECT_TRUE(mapping->use({deadline}));
+    answering.join();
+    (*peer->connection(1, deadline))->end();
+    EXPECT_TRUE(peer->spent());
+  }
+  std::atomic<bool> dropping = false, go_on = false;
+  hooks.before_drop = [&] {
+    dropping = true;
+    EXPECT_TRUE(eventually([&] { return go_on.load(); }, std::chrono::seconds(2)));
+  };
+  std::thread meeting([&] { EXPECT_TRUE(peers.get(1, deadline)); });
+  ASSERT_TRUE(eventually([&] { return dropping.load(); }));
+  EXPECT_NE(peers.known(1), nullptr);
+  go_on = true;
+  meeting.join();
 }
 
 }  // namespace
