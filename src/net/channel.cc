@@ -58,8 +58,10 @@ Result<Channel> Channel::connect(const std::string& path, Deadline deadline) {
   while (::connect(socket.get(), address.get(), address.size()) != 0) {
     if (errno == EINTR)
       continue;
+    if (errno == ENOENT || errno == ECONNREFUSED)
+      return fail(ErrorCode::kUnavailable, "nobody listens there");
     const auto code = errno == EAGAIN ? ErrorCode::kDeadlineExceeded : ErrorCode::kUnavailable;
-    return fail(code, fmt::format("{}: {}", path, std::strerror(errno)));
+    return fail(code, std::strerror(errno));
   }
   return Channel(std::move(socket));
 }

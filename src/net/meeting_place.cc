@@ -36,7 +36,7 @@ Status check_owner(const std::string& path, const struct stat& found) {
   if (found.st_uid != ::geteuid())
     return unsafe(path, "it belongs to another user");
   if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-    return unsafe(path, "others may enter or read it: take their rights away");
+    return unsafe(path, "others may enter or read it");
   return {};
 }
 

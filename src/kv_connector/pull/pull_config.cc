@@ -45,9 +45,16 @@ Result<PullConfig> read_pull_config(const KvTransferConfig& config) {
 }
 
 Result<net::MeetingPlace> meeting_place(const PullConfig& config) {
-  DM_TRY_ASSIGN(net::MeetingPlace place, net::open_meeting_place(config.ipc_dir));
+  auto place = net::open_meeting_place(config.ipc_dir);
+  if (!place)
+    return fail(
+        place.error().code,
+        fmt::format("kv_connector_extra_config.ipc_dir: {}. Choose a folder of your own, "
+                    "whose parent exists{}",
+                    place.error().message, config.ipc_dir.empty() ? "" : ", or leave ipc_dir out"),
+        "kv_connector_extra_config.ipc_dir");
   if (!config.peer_token.empty())
-    place.token = config.peer_token;
+    place->token = config.peer_token;
   return place;
 }
 

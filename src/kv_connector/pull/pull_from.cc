@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <set>
+
 #include "base/check.h"
 #include "kv_connector/pull/read_plan.h"
 
@@ -37,9 +39,10 @@ PullAttempt refused(const Refused& refusal, const Meta& meta, const RemoteRefere
       refusal.incarnation != meta.incarnation || refusal.generation != meta.generation;
   std::string text = fmt::format("engine {} refused the pull: {}", meta.engine_id, refusal.kind);
   if (refusal.incarnation != from.incarnation || refusal.generation != from.generation)
-    text += fmt::format("; the blocks are of generation {} of incarnation {}, the engine is at "
-                        "generation {} of {}",
-                        from.generation, from.incarnation, refusal.generation, refusal.incarnation);
+    text += fmt::format(
+        "; the blocks are of generation {} of incarnation {}, the engine is at "
+        "generation {} of {}",
+        from.generation, from.incarnation, refusal.generation, refusal.incarnation);
   return {fail(ErrorCode::kTransferFailed, std::move(text)), moved};
 }
 
@@ -70,6 +73,24 @@ Status confirm(const LeaseName& name, const Granted& granted, Connection& connec
   return {};
 }
 
+Status check_covered(HeadRange wanted, const std::vector<RankMetadata>& owners) {
+  std::string held;
+  std::set<std::uint32_t> missing;
+  for (std::uint32_t head = wanted.first; head < wanted.last; ++head)
+    missing.insert(head);
+  for (const RankMetadata& owner : owners) {
+    const HeadRange heads = heads_of(owner.shape);
+    held += (held.empty() ? "" : ", ") + to_string(heads);
+    std::erase_if(missing, [&](auto head) { return head >= heads.first && head < heads.last; });
+  }
+  if (missing.empty())
+    return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("this rank has the KV heads {}; the peer's ranks "
+                          "have {}",
+                          to_string(wanted), held));
+}
+
 }  // namespace
 
 Status check_peer(const Peer& peer, const PullOrder& order, const KvShape& shape) {
@@ -84,6 +105,7 @@ Status check_peer(const Peer& peer, const PullOrder& order, const KvShape& shape
                                                      order.model_hash, meta.model_hash));
   for (const RankMetadata& owner : peer.ranks())
     DM_TRY(check_compatible(shape, owner.shape));
+  DM_TRY(check_covered(heads_of(shape), peer.ranks()));
   if (from.blocks.size() != order.local_blocks.size())
     return fail(ErrorCode::kTransferFailed,
                 fmt::format("the reference has {} blocks of the {} that its tokens need",

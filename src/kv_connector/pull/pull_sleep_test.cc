@@ -95,7 +95,8 @@ TEST_F(PullSleepTest, AsleepTheProducerIsUnavailable) {
   const std::string params = producer.prefill(7, {3}, 4, 50);
   ASSERT_TRUE(producer.sleep());
   const auto loaded = consumer.load(1, params, {4}, 4);
-  EXPECT_EQ(loaded.output.failure, "the peer is unavailable: its KV cache is not mapped");
+  EXPECT_EQ(loaded.output.failure,
+            "peer 127.0.0.1:1: it is unavailable: its KV cache is not mapped");
 }
 
 TEST_F(PullSleepTest, NothingOldIsReadOrHeldAfterTheProducersSleep) {
@@ -402,6 +403,26 @@ TEST_F(PullSleepTest, ConsumersSleepEndsALoadUnderWay) {
   consumer.wake_up();
   EXPECT_EQ(consumer.load(2, producer.prefill(8, {3}, 4, 70), {4}, 4).output.failure, "");
   EXPECT_TRUE(consumer.holds(4, 70));
+}
+
+TEST_F(PullSleepTest, LoadsEndWhileAnImporterIsWaitedFor) {
+  Engine source({.folder = folder.path, .name = "source", .port = 2});
+  EngineOptions options = producing();
+  options.peers = R"(["127.0.0.1:2"])";
+  Engine both(options);
+  const RawImporter silent(folder.path, "mute");
+  std::atomic<bool> reading = false;
+  both.hooks.during_read = [&](const ReadControl& control) {
+    reading = true;
+    EXPECT_TRUE(eventually([&] { return control.cancelled->load(); }));
+    EXPECT_TRUE(stays([&] { return control.cancelled->load(); }, milliseconds(50)))
+        << "what it takes to stop";
+  };
+  both.start(1, source.prefill(7, {3}, 4, 50), {4}, 4);
+  both.step();
+  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  const auto slept = both.sleep(milliseconds(500), true);
+  ASSERT_TRUE(slept) << slept.error().message;
 }
 
 TEST_F(PullSleepTest, LoadsIntoAMappingThatIsGoneAreToldToNobody) {

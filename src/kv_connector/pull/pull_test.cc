@@ -280,7 +280,8 @@ TEST_F(PullTest, PeerThatIsNotThereFailsTheLoadAtOnce) {
   Engine consumer(consuming());
   const std::string params = Engine(producing()).prefill(7, {3}, 4, 50);
   const Time began = Clock::now();
-  EXPECT_NE(consumer.load(1, params, {4}, 4).output.failure, "");
+  const std::string failure = consumer.load(1, params, {4}, 4).output.failure;
+  EXPECT_EQ(failure, "peer 127.0.0.1:1: nobody listens there");
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(1));
 }
 
@@ -297,6 +298,68 @@ TEST_F(PullTest, PeerThatStartedAnewIsMetAgain) {
   EXPECT_EQ(producer->stat("kv_references_refused_incarnation_total"), 1);
   EXPECT_EQ(consumer.load(3, producer->prefill(7, {3}, 4, 70), {4}, 4).output.failure, "");
   EXPECT_TRUE(consumer.holds(4, 70));
+}
+
+TEST_F(PullTest, RankThatConfirmedIsNotAskedAgain) {
+  EngineOptions options = producing();
+  options.world_size = 2;
+  options.heads = {0, 1};
+  Engine producer(options);
+  options.rank = 1;
+  options.heads = {1, 2};
+  Engine second(options);
+  producer.other_rank = second.worker.get();
+  producer.scheduler->set_xfer_handshake_metadata(
+      {producer.worker->get_handshake_metadata(), second.worker->get_handshake_metadata()});
+  Engine consumer(consuming());
+  int imports = 0;
+  consumer.hooks.before_import = [&] {
+    return ++imports == 2 ? fail(ErrorCode::kUnavailable, "not yet") : Status();
+  };
+  EXPECT_EQ(consumer.load(1, producer.prefill(7, {3}, 4, 50), {4}, 4).output.failure, "");
+  EXPECT_EQ(consumer.stat("kv_handshakes_total"), 2);
+  EXPECT_EQ(producer.stat("kv_granted_pulls_total"), 1);
+  EXPECT_EQ(second.stat("kv_granted_pulls_total"), 1);
+}
+
+TEST_F(PullTest, PeerWithoutAllOfTheHeadsIsNotReadFrom) {
+  EngineOptions options = producing();
+  options.heads = {0, 1};
+  Engine producer(options);
+  Engine consumer(consuming());
+  EXPECT_EQ(consumer.load(1, producer.prefill(7, {3}, 4, 50), {4}, 4).output.failure,
+            "this rank has the KV heads 0-1; the peer's ranks have 0-0");
+  EXPECT_EQ(producer.stat("kv_granted_pulls_total"), 0);
+}
+
+TEST_F(PullTest, HeadsThatSeveralRanksHaveCannotBePulled) {
+  EngineOptions options = consuming();
+  options.world_size = 2;
+  const auto refused = PullWorker::create(context_of(options), "IpcConnector", {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().message,
+            "rank 0 of 2 has the KV heads 0-1 of 2: heads that several ranks have cannot be "
+            "pulled");
+  options.heads = {0, 1};
+  EXPECT_TRUE(PullWorker::create(context_of(options), "IpcConnector", {}));
+}
+
+TEST_F(PullTest, FolderThatIsNoMeetingPlaceIsRefusedByItsKey) {
+  const auto refusal = [&](const std::string& path) {
+    EngineOptions options = consuming();
+    options.folder = path;
+    return PullScheduler::create(context_of(options)).error();
+  };
+  const Error missing = refusal("relative/folder");
+  EXPECT_EQ(missing.param, "kv_connector_extra_config.ipc_dir");
+  EXPECT_EQ(missing.message,
+            "kv_connector_extra_config.ipc_dir: relative/folder: No such file or directory. Choose "
+            "a folder of your own, whose parent exists, or leave ipc_dir out");
+  std::filesystem::permissions(folder.path, std::filesystem::perms::all);
+  const std::string shared = refusal(folder.path).message;
+  EXPECT_NE(shared.find(folder.path + ": others may enter or read it. Choose"), std::string::npos)
+      << shared;
 }
 
 TEST_F(PullTest, ProducerWithoutPublishedRanksLeavesNothing) {

@@ -13,11 +13,25 @@ namespace {
 
 constexpr std::chrono::milliseconds kGiveBackTime(500);  // for telling owners, at the most
 
+// An owner's lease ends once its heads were pulled, by whichever rank.
+Status check_heads(const KvConnectorContext& context) {
+  const HeadRange heads = heads_of(context.shape);
+  if (context.config.kv_role == KvRole::kProducer ||
+      context.world_size * (heads.last - heads.first) <= context.shape.num_kv_heads)
+    return {};
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("rank {} of {} has the KV heads {} of {}: heads that several ranks have "
+                  "cannot be pulled",
+                  context.rank, context.world_size, to_string(heads), context.shape.num_kv_heads));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<PullWorker>> PullWorker::create(const KvConnectorContext& context,
                                                        std::string name, MakeAgent make_agent) {
   DM_TRY_ASSIGN(PullConfig config, read_pull_config(context.config));
+  DM_TRY(check_heads(context));
   DM_TRY_ASSIGN(net::MeetingPlace place, meeting_place(config));
   return std::unique_ptr<PullWorker>(new PullWorker(context, std::move(name), std::move(config),
                                                     std::move(place), std::move(make_agent)));
@@ -118,15 +132,15 @@ std::string PullWorker::get_handshake_metadata() {
 }
 
 Status PullWorker::release_kv_caches(Unmapping& unmapping) {
+  const Time began = Clock::now();
+  return_leases();  // first: loads may end while importers are waited for
   if (endpoint_ != nullptr)
     DM_TRY(endpoint_->release(unmapping));
-  return let_go_of_peers(unmapping);
+  return let_go_of_peers(unmapping, began);
 }
 
 // A load writes into the cache: without its end nothing may be unmapped, whoever forces it.
-Status PullWorker::let_go_of_peers(const Unmapping& unmapping) {
-  const Time began = Clock::now();
-  return_leases();
+Status PullWorker::let_go_of_peers(const Unmapping& unmapping, Time began) {
   const Status ended = [&]() -> Status {
     const Unmapping brief{.deadline = std::min(unmapping.deadline, began + kGiveBackTime),
                           .cancelled = unmapping.cancelled};

@@ -42,7 +42,7 @@ class PullWorker : public WorkerConnector, public FollowsMapping {
              net::MeetingPlace place, MakeAgent make_agent);
   Status serve_owners_side();
   void start_loading(std::span<std::byte> cache);
-  Status let_go_of_peers(const Unmapping& unmapping);
+  Status let_go_of_peers(const Unmapping& unmapping, Time began);
   void return_leases();
 
   const KvConnectorContext context_;

@@ -16,6 +16,10 @@ namespace {
 constexpr std::string_view kFolder = "kv_connector";
 constexpr std::chrono::seconds kReleasePatience(1);
 
+tl::unexpected<Error> unreached(const RemoteReference& from, const Error& error) {
+  return fail(error.code, fmt::format("peer {}:{}: {}", from.host, from.port, error.message));
+}
+
 }  // namespace
 
 Puller::Puller(Options options, TransferAgent& agent, PeerTable& peers, Heartbeats& heartbeats)
@@ -47,7 +51,6 @@ void Puller::give_back(ReferenceOrder order) {
   job->order.request = order.request;
   job->order.from = std::move(order.from);
   job->loads = false;
-  job->deadline = Clock::now() + kReleasePatience;
   submit(std::move(job));
 }
 
@@ -82,7 +85,6 @@ void Puller::cancel(Job& job) {
     return;
   outcomes_.push_back({job.order.request, job.order.local_blocks, ""});
   job.loads = false;
-  job.deadline = Clock::now() + kReleasePatience;
 }
 
 Status Puller::wait_idle(const Unmapping& unmapping) const {
@@ -172,11 +174,14 @@ PullAttempt Puller::attempt(Job& job) {
   const std::uint32_t port = job.order.from.port;
   const auto peer = peers_.get(port, job.deadline);
   if (!peer)
-    return {tl::unexpected(peer.error())};
+    return {unreached(job.order.from, peer.error())};
   PullAttempt attempt{check_peer(**peer, job.order, options_.target.shape), true};
   for (const RankMetadata& owner : (*peer)->ranks()) {
-    if (attempt.status && reads_from(owner))
-      attempt = pull_rank(job, **peer, owner);
+    if (!attempt.status || !reads_from(owner) || job.done.contains(owner.rank))
+      continue;
+    attempt = pull_rank(job, **peer, owner);
+    if (attempt.status)
+      job.done.insert(owner.rank);
   }
   if (!attempt.status && attempt.again)
     peers_.forget(port, *peer);
@@ -186,7 +191,8 @@ PullAttempt Puller::attempt(Job& job) {
 PullAttempt Puller::pull_rank(Job& job, Peer& peer, const RankMetadata& owner) {
   const auto connection = peer.connection(owner.rank, job.deadline);
   if (!connection)
-    return {tl::unexpected(connection.error()), connection.error().code == ErrorCode::kUnavailable};
+    return {unreached(job.order.from, connection.error()),
+            connection.error().code == ErrorCode::kUnavailable};
   if (!begin_reading(job))
     return {fail(ErrorCode::kCancelled, "the load was cancelled")};
   PullAttempt attempt = pull_from(peer, owner, job.order, options_.target, **connection, agent_,

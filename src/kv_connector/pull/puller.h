@@ -15,6 +15,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -73,10 +74,10 @@ class Puller {
  private:
   struct Job {
     PullOrder order;
-    bool loads = true;   // false: gives back
-    bool wanted = true;  // its outcome
-    Time began = Clock::now();
-    Time deadline;
+    bool loads = true;             // false: gives back
+    bool wanted = true;            // its outcome
+    Time deadline;                 // of a load
+    std::set<std::uint32_t> done;  // ranks that confirmed: they know nothing more of the lease
     std::atomic<bool> cancelled = false;
     bool taken = false;  // by a thread
   };

@@ -47,6 +47,10 @@ HeadRange common_heads(HeadRange a, HeadRange b) {
   return {std::max(a.first, b.first), std::min(a.last, b.last)};
 }
 
+std::string to_string(HeadRange heads) {
+  return fmt::format("{}-{}", heads.first, heads.last - 1);
+}
+
 Status check_compatible(const KvShape& local, const KvShape& remote) {
   DM_TRY(check_equal("num_layers", local.num_layers, remote.num_layers));
   DM_TRY(check_equal("num_kv_heads", local.num_kv_heads, remote.num_kv_heads));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kv_connector/pull/messages.h"
@@ -15,6 +16,7 @@ namespace dormouse::pull {
 
 HeadRange heads_of(const KvShape& rank);
 HeadRange common_heads(HeadRange a, HeadRange b);
+std::string to_string(HeadRange heads);  // "0-7"
 
 // kUnsupported names the first property that differs, with both values.
 Status check_compatible(const KvShape& local, const KvShape& remote);
