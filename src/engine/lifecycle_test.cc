@@ -86,6 +86,7 @@ TEST_F(LifecycleTest, ARegistrationThatWasNotRestoredDegradesTheEngineUntilTheNe
   EXPECT_TRUE(status.is_sleeping);
   EXPECT_FALSE(status.cause.empty());
   EXPECT_EQ(submit().error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(engine->resume().error().code, ErrorCode::kFailedPrecondition);
   ASSERT_TRUE(engine->wake_up(std::nullopt));
   EXPECT_EQ(engine->status().state, EngineState::kRunning);
   EXPECT_TRUE(submit());
@@ -122,6 +123,10 @@ TEST_F(LifecycleTest, NoStepRunsBeforeEveryRankHasItsWeightsAgain) {
   ranks->ranks[0].state.weights_valid = false;
   ASSERT_TRUE(engine->wake_up(std::nullopt));
   EXPECT_EQ(submit().error().code, ErrorCode::kUnavailable);
+  const auto resumed = engine->resume();
+  ASSERT_FALSE(resumed) << "it would claim to serve";
+  EXPECT_EQ(resumed.error().code, ErrorCode::kFailedPrecondition);
+  EXPECT_NE(resumed.error().message.find("POST /reload_weights"), std::string::npos);
   for (int turn = 0; turn < 50; ++turn)
     ASSERT_TRUE(engine->reset_prefix_cache(false, false)) << "gives the loop time for a step";
   EXPECT_EQ(ranks->steps, 0U);

@@ -295,6 +295,12 @@ Result<TransitionReport> EngineCore::begin(const ResumeAction&) {
   if (lifecycle_.any_asleep())
     return fail(ErrorCode::kFailedPrecondition,
                 "The engine is asleep; a resume cannot bring its memory back. Use POST /wake_up.");
+  if (current_state() == EngineState::kDegraded)
+    return fail(ErrorCode::kFailedPrecondition,
+                "The last transition failed; a resume cannot mend it. Use POST /wake_up.");
+  if (!lifecycle_.weights_valid())
+    return fail(ErrorCode::kFailedPrecondition,
+                "The weights were discarded. Load them first: POST /reload_weights.");
   const bool changed = lifecycle_.is_paused();
   scheduler_->set_admission(PauseState::kUnpaused);
   change_state([](Lifecycle& lifecycle) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
+#include <utility>
 
 #include "base/check.h"
 
@@ -13,6 +15,25 @@ namespace {
 tl::unexpected<Error> invalid(std::string_view name, std::string_view must) {
   return fail(ErrorCode::kInvalidArgument, fmt::format("{} must be {}", name, must),
               std::string(name));
+}
+
+// Whether two letters more, less or otherwise make the one of the other; in either case.
+bool is_slip_of(std::string_view text, std::string_view known) {
+  constexpr std::size_t kSlips = 2;
+  if (text.size() > known.size() + kSlips)
+    return false;
+  std::vector<std::size_t> row(known.size() + 1);  // distances from the text so far
+  std::iota(row.begin(), row.end(), 0);
+  for (const char c : text) {
+    const char letter = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    std::size_t diagonal = std::exchange(row[0], row[0] + 1);
+    for (std::size_t i = 1; i < row.size(); ++i) {
+      const std::size_t replaced = diagonal + (letter == known[i - 1] ? 0 : 1);
+      diagonal = row[i];
+      row[i] = std::min({replaced, row[i] + 1, row[i - 1] + 1});
+    }
+  }
+  return row.back() <= kSlips;
 }
 
 bool is_blank(std::string_view text) {
@@ -45,7 +66,7 @@ const Json* ControlParams::find(std::string_view name) {
   return member != nullptr && !member->is_null() ? member : nullptr;
 }
 
-Status ControlParams::refuse_others() const {
+Status ControlParams::refuse_slips() const {
   std::vector<std::string> given;
   for (const auto& [name, value] : query_)
     given.push_back(name);
@@ -55,18 +76,15 @@ Status ControlParams::refuse_others() const {
         given.push_back(name);
     }
   }
-  const auto unknown = std::ranges::find_if(
-      given, [this](const std::string& name) { return !known_.contains(name); });
-  if (unknown == given.end())
-    return {};
-  std::string names;
-  for (const std::string& name : known_)
-    names += (names.empty() ? "" : ", ") + name;
-  const std::string name = unknown->substr(0, 64);
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("unknown parameter \"{}\"; this call takes {}", name,
-                          names.empty() ? "none" : names),
-              name);
+  for (const std::string& name : given) {
+    const auto meant = std::ranges::find_if(
+        known_, [&](const std::string& known) { return is_slip_of(name, known); });
+    if (meant != known_.end() && !known_.contains(name))
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("unknown parameter \"{}\"; did you mean \"{}\"?", name, *meant),
+                  name);
+  }
+  return {};
 }
 
 Result<std::vector<std::string>> ControlParams::scalars(std::string_view name) {

@@ -35,8 +35,9 @@ class ControlParams {
 
   // Whether it is given; does not make it a known name.
   bool has(std::string_view name) const;
-  // Fails for a name that nothing above was called for, and names those that are known.
-  Status refuse_others() const;
+  // Fails for a name that nothing above was called for, but nearly: a slip of the pen must not do
+  // otherwise than meant. Other names are ignored.
+  Status refuse_slips() const;
 
  private:
   // The texts of every place that gives this name; numbers and booleans as they are written.

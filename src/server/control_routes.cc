@@ -102,7 +102,7 @@ Result<Json> sleep(Engine& engine, ControlParams& params) {
   std::optional<bool> force;
   DM_TRY_ASSIGN(force, params.boolean("force"));
   options.force = force.value_or(false);
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   TransitionReport report;
   DM_TRY_ASSIGN(report, engine.sleep(options));
   return finished(engine, Json().add("status", "sleeping").add("level", options.level), report);
@@ -111,7 +111,7 @@ Result<Json> sleep(Engine& engine, ControlParams& params) {
 Result<Json> wake_up(Engine& engine, ControlParams& params) {
   std::optional<std::vector<std::string>> tags;
   DM_TRY_ASSIGN(tags, params.strings("tags"));
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   const MemoryUsage known = engine.status().memory;
   for (const std::string& tag : tags.value_or(std::vector<std::string>())) {
     if (tag != kWeightsTag.name() && tag != kKvCacheTag.name() && tag != "scheduling" &&
@@ -136,32 +136,28 @@ Result<Json> pause(Engine& engine, ControlParams& params) {
   DM_TRY_ASSIGN(mode, pause_mode(params, wait.value_or(false) ? PauseMode::kWait : mode));
   std::optional<bool> clear_cache;
   DM_TRY_ASSIGN(clear_cache, params.boolean("clear_cache"));
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   TransitionReport report;
   DM_TRY_ASSIGN(report, engine.pause(mode, clear_cache.value_or(true)));
   return finished(engine, Json().add("status", "paused"), report);
 }
 
 Result<Json> resume(Engine& engine, ControlParams& params) {
-  DM_TRY(params.refuse_others());
-  if (const EngineStatus status = engine.status();
-      status.state == EngineState::kDegraded ||
-      (status.state == EngineState::kPaused && !status.weights_valid))
-    return fail(ErrorCode::kFailedPrecondition, not_ready_reason(status));
+  DM_TRY(params.refuse_slips());
   TransitionReport report;
   DM_TRY_ASSIGN(report, engine.resume());
   return finished(engine, Json().add("status", "resumed"), report);
 }
 
 Result<Json> release_kv_cache_memory(Engine& engine, ControlParams& params) {
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   TransitionReport report;
   DM_TRY_ASSIGN(report, engine.release_kv_cache_memory());
   return finished(engine, Json().add("status", "kv_cache_released"), report);
 }
 
 Result<Json> reload_weights(Engine& engine, ControlParams& params) {
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   TransitionReport report;
   DM_TRY_ASSIGN(report, engine.reload_weights());
   return finished(engine, Json().add("status", "weights_reloaded"), report);
@@ -172,7 +168,7 @@ Result<Json> reset_prefix_cache(Engine& engine, ControlParams& params) {
   DM_TRY_ASSIGN(running, params.boolean("reset_running_requests"));
   std::optional<bool> external;
   DM_TRY_ASSIGN(external, params.boolean("reset_external"));
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   bool done = false;
   DM_TRY_ASSIGN(done, engine.reset_prefix_cache(running.value_or(false), external.value_or(false)));
   return Json().add("success", done).add("state", to_string(engine.status().state));
@@ -188,7 +184,7 @@ Result<Json> collective_rpc(Engine& engine, ControlParams& params) {
   Json options;
   DM_TRY_ASSIGN(options, rpc_options(params, *method == "sleep" ? "level" : "tags"));
   (void)params.find("timeout");  // clients send it; each of these calls has a bound of its own
-  DM_TRY(params.refuse_others());
+  DM_TRY(params.refuse_slips());
   const auto* const found =
       std::ranges::find(kMethods, *method, [](const auto& known) { return known.first; });
   if (found == std::end(kMethods))

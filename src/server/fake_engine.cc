@@ -308,6 +308,11 @@ Result<TransitionReport> FakeEngine::pause(PauseMode mode, bool clear_cache) {
 }
 
 Result<TransitionReport> FakeEngine::resume() {
+  const EngineStatus now = status();
+  if (now.state == EngineState::kDegraded || !now.tags_asleep.empty())
+    return fail(ErrorCode::kFailedPrecondition, "it cannot be resumed; POST /wake_up");
+  if (!now.weights_valid)
+    return fail(ErrorCode::kFailedPrecondition, "it cannot be resumed; POST /reload_weights");
   return transition("resume", [](EngineStatus& status) { status.is_paused = false; });
 }
 
