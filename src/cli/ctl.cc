@@ -121,11 +121,10 @@ void follow(const Remote& remote, const std::atomic<bool>& done) {
 std::optional<int> refuse_router(const Remote& remote) {
   const auto response = remote.call("GET", "/status", kStatusTimeout);
   const auto status = response ? parse_json(response->body) : Json();
-  const Json* instances = status ? status->find("instances") : nullptr;
-  if (instances == nullptr || instances->array() == nullptr)
+  if (!status || !is_router(*status))
     return std::nullopt;
   std::string urls;
-  for (const Json& each : *instances->array())
+  for (const Json& each : *status->find("instances")->array())
     urls += (urls.empty() ? "--url " : ", --url ") + text_of(each, "url");
   std::fprintf(stderr, "dormouse: this is a router; name an instance: %s\n", urls.c_str());
   return kExitRefused;

@@ -128,7 +128,8 @@ std::string text_of(const Json& object, std::string_view name) {
 }
 
 bool is_router(const Json& status) {
-  return status.find("instances") != nullptr;
+  const Json* instances = status.find("instances");
+  return instances != nullptr && instances->array() != nullptr;
 }
 
 std::string status_table(const Json& status) {

@@ -12,7 +12,7 @@ std::string text_of(const Json& object, std::string_view name);
 
 // Of GET /status: an engine's, or a router's.
 std::string status_table(const Json& status);
-bool is_router(const Json& status);
+bool is_router(const Json& status);  // it has a list of instances
 
 // Of the answer to a control call.
 std::string transition_table(const Json& reply);
