@@ -1,10 +1,13 @@
 #include "kv_connector/pull/heartbeats.h"
 
+#include <algorithm>
+
 #include "kv_connector/pull/read_plan.h"
 
 namespace dormouse::pull {
 namespace {
 
+constexpr Clock::duration kShortest = std::chrono::milliseconds(100);
 constexpr std::chrono::seconds kPatience(1);  // with one peer, so that the others are heard
 
 }  // namespace
@@ -25,40 +28,55 @@ Heartbeats::~Heartbeats() {
 
 void Heartbeats::start(ReferenceOrder order) {
   const std::lock_guard lock(mutex_);
-  references_[order.request] = std::move(order.from);
+  Clock::duration interval = interval_;
+  if (const auto left = std::chrono::milliseconds(order.from.lease_left_ms); left.count() > 0)
+    interval = std::clamp<Clock::duration>(left / 3, std::min(kShortest, interval_), interval_);
+  beats_[order.request] = {std::move(order.from), interval};
+  changed_.notify_all();
 }
 
 void Heartbeats::stop(RequestId request) {
   const std::lock_guard lock(mutex_);
-  references_.erase(request);
+  beats_.erase(request);
 }
 
 std::vector<ReferenceOrder> Heartbeats::stop_all() {
   const std::lock_guard lock(mutex_);
   std::vector<ReferenceOrder> stopped;
-  for (auto& [request, reference] : references_)
-    stopped.push_back({request, std::move(reference)});
-  references_.clear();
+  for (auto& [request, beat] : beats_)
+    stopped.push_back({request, std::move(beat.reference)});
+  beats_.clear();
   return stopped;
+}
+
+Clock::duration Heartbeats::shortest_interval() const {
+  Clock::duration shortest = interval_;
+  for (const auto& [request, beat] : beats_)
+    shortest = std::min(shortest, beat.interval);
+  return shortest;
 }
 
 void Heartbeats::beat() {
   std::unique_lock lock(mutex_);
-  Time next = Clock::now() + interval_;
-  while (!changed_.wait_until(lock, next, [this] { return stopping_; })) {
+  Time last = Clock::now();
+  while (!stopping_) {
+    const Time next = last + shortest_interval();
+    const auto sooner = [&] { return stopping_ || last + shortest_interval() < next; };
+    if (changed_.wait_until(lock, next, sooner))
+      continue;
+    last = Clock::now();
     const auto leases = by_port();
     lock.unlock();
     for (const auto& [port, names] : leases)
       send(port, names);
     lock.lock();
-    next = std::max(next + interval_, Clock::now());
   }
 }
 
 std::map<std::uint32_t, Heartbeats::Leases> Heartbeats::by_port() const {
   std::map<std::uint32_t, Leases> leases;
-  for (const auto& [request, reference] : references_)
-    leases[reference.port].push_back(reference.name);
+  for (const auto& [request, beat] : beats_)
+    leases[beat.reference.port].push_back(beat.reference.name);
   return leases;
 }
 

@@ -17,7 +17,8 @@ namespace dormouse::pull {
 
 class Heartbeats {
  public:
-  // `heads`: this rank's. `peers` outlives this object.
+  // `heads`: this rank's. `peers` outlives this object. `interval`: where a lease does not need
+  // more, since its owner gives it less time.
   Heartbeats(PeerTable& peers, HeadRange heads, Clock::duration interval);
   ~Heartbeats();
 
@@ -28,7 +29,12 @@ class Heartbeats {
 
  private:
   using Leases = std::vector<LeaseName>;
+  struct Beat {
+    RemoteReference reference;
+    Clock::duration interval{};
+  };
   void beat();
+  Clock::duration shortest_interval() const;
   std::map<std::uint32_t, Leases> by_port() const;
   void send(std::uint32_t port, const Leases& leases);
 
@@ -37,7 +43,7 @@ class Heartbeats {
   const Clock::duration interval_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<RequestId, RemoteReference> references_;
+  std::map<RequestId, Beat> beats_;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -19,6 +19,7 @@ struct RemoteReference {
   std::uint32_t port = 0;
   std::vector<BlockId> blocks;
   std::uint32_t num_tokens = 0;
+  std::uint64_t lease_left_ms = 0;  // when the request came here; 0: not said
   template <class Io, class Self>
   static void fields(Io& io, Self& self) {
     io("engine_id", self.engine_id);
@@ -29,6 +30,7 @@ struct RemoteReference {
     io("port", self.port);
     io("blocks", self.blocks);
     io("num_tokens", self.num_tokens);
+    io("lease_left_ms", self.lease_left_ms);
   }
 };
 

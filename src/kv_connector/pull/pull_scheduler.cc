@@ -136,6 +136,8 @@ bool PullScheduler::has_pending_work() const {
 }
 
 void PullScheduler::update_connector_output(const KvConnectorOutput& output) {
+  for (const RequestId request : output.finished_sending)
+    left_.erase(request);
   if (context_.world_size > 1)
     return;  // other ranks may be loading still; request_finished forgets it
   for (const RequestId request : output.finished_recving)
@@ -159,6 +161,20 @@ KvRequestFinished PullScheduler::request_finished(const KvRequest& request,
   return leave_blocks(request, blocks);
 }
 
+// Two engines that read each other's blocks would wait for each other if leases could take all of
+// them: what is left for requests here frees what those at the peer wait for.
+bool PullScheduler::may_leave(std::size_t blocks) const {
+  if (context_.config.kv_role != KvRole::kBoth)
+    return true;
+  for (const auto& [request, count] : left_)
+    blocks += count;
+  return blocks <= context_.num_blocks / 2;
+}
+
+KvConnectorStats PullScheduler::get_kv_connector_stats() const {
+  return {{"kv_leases_declined_total", static_cast<double>(declined_)}};
+}
+
 KvRequestFinished PullScheduler::leave_blocks(const KvRequest& request,
                                               std::span<const BlockId> blocks) {
   const std::uint32_t block_size = context_.shape.block_size;
@@ -166,6 +182,11 @@ KvRequestFinished PullScheduler::leave_blocks(const KvRequest& request,
   const std::size_t count = (tokens + block_size - 1) / block_size;
   if (count == 0 || count > blocks.size())
     return {};
+  if (!may_leave(count)) {
+    ++declined_;
+    return {};
+  }
+  left_[request.id] = count;
   RemoteReference left{
       .engine_id = context_.config.engine_id,
       .incarnation = context_.incarnation,
@@ -195,7 +216,8 @@ void PullScheduler::set_xfer_handshake_metadata(const std::vector<std::string>& 
     generation = rank->generation;
   }
   ranks_ = by_rank;
-  generation_ = generation.value_or(0);
+  if (std::exchange(generation_, generation.value_or(0)) != generation_)
+    left_.clear();  // with the mapping
   publish();
 }
 

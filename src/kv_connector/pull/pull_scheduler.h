@@ -33,6 +33,7 @@ class PullScheduler final : public SchedulerConnector {
                                      std::span<const BlockId> blocks) override;
   void set_xfer_handshake_metadata(const std::vector<std::string>& by_rank) override;
   void set_model_hash(const std::string& model_hash) override;
+  KvConnectorStats get_kv_connector_stats() const override;
   void shutdown() override;
 
  private:
@@ -46,10 +47,13 @@ class PullScheduler final : public SchedulerConnector {
   ParamBounds bounds() const { return {context_.shape.block_size, context_.num_blocks}; }
   void publish();
   KvRequestFinished leave_blocks(const KvRequest& request, std::span<const BlockId> blocks);
+  bool may_leave(std::size_t blocks) const;
 
   KvConnectorContext context_;  // its model hash follows the weights
   const PullConfig config_;
   std::unordered_map<RequestId, Load> loads_;
+  std::unordered_map<RequestId, std::size_t> left_;  // blocks that leases hold
+  std::uint64_t declined_ = 0;
   Orders orders_;
   std::vector<std::string> ranks_;        // handshake metadata; empty while unmapped
   std::uint64_t generation_ = 0;          // that it names

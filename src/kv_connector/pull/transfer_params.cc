@@ -1,5 +1,7 @@
 #include "kv_connector/pull/transfer_params.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -35,11 +37,18 @@ void read_blocks(FieldReader& reader, ParamBounds bounds, std::vector<BlockId>& 
   }
 }
 
-void check_time(FieldReader& reader) {
+// Milliseconds from now.
+void read_time(FieldReader& reader, std::uint64_t& left) {
   constexpr const char* kName = "remote_blocks_expiry_time";
+  constexpr double kDay = 86400;
   const Json* value = reader.find(kName);
-  if (value != nullptr && (!value->is_number() || !std::isfinite(value->as_double())))
-    reader.fail(kName, fmt::format("{} must be a number; got {}", kName, excerpt(*value)));
+  if (value == nullptr)
+    return;
+  if (!value->is_number() || !std::isfinite(value->as_double()))
+    return reader.fail(kName, fmt::format("{} must be a number; got {}", kName, excerpt(*value)));
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double seconds = value->as_double() - std::chrono::duration<double>(now).count();
+  left = static_cast<std::uint64_t>(1000 * std::clamp(seconds, 0.0, kDay));
 }
 
 void check_mode(FieldReader& reader) {
@@ -100,7 +109,7 @@ Result<TransferParams> parse_transfer_params(std::string_view text, ParamBounds 
   std::uint32_t ranks = 1;
   reader.integer("tp_size", ranks, 1, kMaxRanks);
   check_mode(reader);
-  check_time(reader);
+  read_time(reader, remote.lease_left_ms);
   if (params.do_remote_prefill && params.do_remote_decode)
     reader.fail("do_remote_decode", "do_remote_prefill and do_remote_decode exclude each other");
   if (params.do_remote_prefill)
