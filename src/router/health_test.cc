@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/silent_server.h"
+#include "testing/silent_server.h"
 
 namespace dormouse::router {
 namespace {
@@ -10,11 +10,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 TEST(Health, IsNotWaitedForLongerThanTwoSecondsNorOnceCancelled) {
-  server::SilentServer hangs(4);  // takes the call
-  server::SilentServer full(0);   // takes no connection
+  testing::SilentServer hangs(4);  // takes the call
+  testing::SilentServer full(0);   // takes no connection
   full.fill();
   Cancellation cancellation;
-  for (const server::SilentServer* server : {&hangs, &full}) {
+  for (const testing::SilentServer* server : {&hangs, &full}) {
     const auto before = Clock::now();
     EXPECT_EQ(ask_health(server->address(), "", cancellation).state, InstanceState::kGone);
     EXPECT_LT(Clock::now() - before, std::chrono::milliseconds(3'500));

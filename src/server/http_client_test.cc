@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "server/silent_server.h"
+#include "testing/silent_server.h"
 
 namespace dormouse::server {
 namespace {
@@ -109,7 +109,7 @@ TEST(HttpClient, TheDeadlineHoldsAgainstAServerThatTrickles) {
 }
 
 TEST(HttpClient, TheDeadlineHoldsAgainstAServerThatDoesNotRead) {
-  const SilentServer server(4);
+  const testing::SilentServer server(4);
   auto client = HttpClient::connect(server.address(), milliseconds(20'000));
   ASSERT_TRUE(client) << client.error().message;
   const auto before = Clock::now();
@@ -135,7 +135,7 @@ TEST(HttpClient, ADeadlineThatIsLiftedBoundsNoMoreWaits) {
 }
 
 TEST(HttpClient, OpeningEndsAtTheDeadlineAndByAnInterrupt) {
-  SilentServer server(0);
+  testing::SilentServer server(0);
   server.fill();
   const auto before = Clock::now();
   HttpClient late;

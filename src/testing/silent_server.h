@@ -11,7 +11,7 @@
 
 #include "server/http_client.h"
 
-namespace dormouse::server {
+namespace dormouse::testing {
 
 class SilentServer {
  public:
@@ -25,20 +25,20 @@ class SilentServer {
     port_ = ntohs(address.sin_port);
   }
   ~SilentServer() { ::close(listener_); }
-  Address address() const { return {.port = port_}; }
+  server::Address address() const { return {.port = port_}; }
 
   // From now on nobody gets a connection any more.
   void fill() {
     constexpr std::chrono::milliseconds kTimeout{100};
-    for (auto one = HttpClient::connect(address(), kTimeout); one;
-         one = HttpClient::connect(address(), kTimeout))
+    for (auto one = server::HttpClient::connect(address(), kTimeout); one;
+         one = server::HttpClient::connect(address(), kTimeout))
       queued_.push_back(std::move(*one));
   }
 
  private:
   int listener_ = -1;
   std::uint16_t port_ = 0;
-  std::vector<HttpClient> queued_;
+  std::vector<server::HttpClient> queued_;
 };
 
-}  // namespace dormouse::server
+}  // namespace dormouse::testing
