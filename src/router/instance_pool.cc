@@ -8,6 +8,13 @@
 
 namespace dormouse::router {
 
+namespace {
+
+// Whoever refuses kv_transfer_params is asked again now and then: it may be mended by now.
+constexpr std::chrono::seconds kRefusalPause(30);
+
+}  // namespace
+
 std::string_view to_string(Role role) {
   return role == Role::kPrefill ? "prefill" : "decode";
 }
@@ -26,6 +33,11 @@ std::string_view to_string(InstanceState state) {
       break;
   }
   return "gone";
+}
+
+bool Instance::takes_params() const {
+  return has_connector != false &&
+         (!refused_at || std::chrono::steady_clock::now() - *refused_at > kRefusalPause);
 }
 
 InstancePool::Turn::Turn(Turn&& other) noexcept
@@ -48,6 +60,11 @@ const server::Address& InstancePool::Turn::address() const {
   return pool_->address(index_);
 }
 
+bool InstancePool::Turn::takes_params() const {
+  const std::lock_guard lock(pool_->mutex_);
+  return pool_->instances_[index_].takes_params();
+}
+
 void InstancePool::Turn::failed(std::optional<InstanceState> state, std::string cause) {
   const std::lock_guard lock(pool_->mutex_);
   ++pool_->instances_[index_].failures;
@@ -58,6 +75,7 @@ void InstancePool::Turn::failed(std::optional<InstanceState> state, std::string 
 void InstancePool::Turn::refused_params(const std::string& words) {
   const std::lock_guard lock(pool_->mutex_);
   ++pool_->instances_[index_].refused_params;
+  pool_->instances_[index_].refused_at = std::chrono::steady_clock::now();
   pool_->set_warning_locked(index_, "it refuses kv_transfer_params: " + words);
 }
 
@@ -87,14 +105,15 @@ InstancePool::Turn InstancePool::take(Role role, Choice choice,
   Instance* best = nullptr;
   std::size_t& next = next_[role == Role::kPrefill ? 0 : 1];
   const auto rank = [choice](const Instance& instance) {
-    const bool cannot_pull = choice == Choice::kPullersFirst && instance.has_connector == false;
+    const bool cannot_pull = choice == Choice::kPullersFirst && !instance.takes_params();
     return std::tuple(instance.state != InstanceState::kReady, cannot_pull, instance.in_flight);
   };
   for (std::size_t i = 0; i < instances_.size(); ++i) {
     const std::size_t index = (next + i) % instances_.size();
     Instance& instance = instances_[index];
     if (instance.role != role || std::ranges::find(tried, index) != tried.end() ||
-        (role == Role::kPrefill && instance.has_connector == false) ||
+        (role == Role::kPrefill &&
+         !(instance.takes_params() && has_puller_locked(instance.address))) ||
         (choice == Choice::kReadyOnly && instance.state != InstanceState::kReady))
       continue;
     if (best == nullptr || rank(instance) < rank(*best))
@@ -127,6 +146,7 @@ void InstancePool::set_state_locked(std::size_t index, InstanceState state, std:
     return;
   instance.warning.clear();
   instance.has_connector.reset();
+  instance.refused_at.reset();
 }
 
 bool InstancePool::knows_connector(std::size_t index) const {
@@ -158,12 +178,19 @@ bool InstancePool::any_ready(Role role) const {
   });
 }
 
-bool InstancePool::any_puller() const {
-  const std::lock_guard lock(mutex_);
-  return std::ranges::any_of(instances_, [](const Instance& instance) {
+bool InstancePool::has_puller_locked(const server::Address& prefill) const {
+  return std::ranges::any_of(instances_, [&](const Instance& instance) {
     return instance.role == Role::kDecode && instance.state == InstanceState::kReady &&
-           instance.has_connector != false;
+           instance.takes_params() && instance.address != prefill;
   });
+}
+
+std::vector<std::size_t> InstancePool::decoders_at(const server::Address& address) const {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < instances_.size(); ++i)
+    if (instances_[i].role == Role::kDecode && instances_[i].address == address)
+      found.push_back(i);
+  return found;
 }
 
 std::vector<Instance> InstancePool::snapshot() const {

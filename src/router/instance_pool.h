@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -36,7 +37,7 @@ std::string_view to_string(InstanceState state);
 enum class Choice {
   kReadyOnly,
   kAnyIfNoneIsReady,
-  kPullersFirst,  // the same, but of those that are ready the ones with a KV connector first
+  kPullersFirst,  // the same, but of those that are ready the ones that take params first
 };
 
 struct Instance {
@@ -51,6 +52,11 @@ struct Instance {
   std::string warning = {};    // what is wrong with its configuration; empty: nothing known
   std::optional<bool> has_connector = {};  // nothing: not asked yet, or it does not say
   std::uint64_t refused_params = 0;        // legs whose kv_transfer_params it refused
+  std::optional<std::chrono::steady_clock::time_point> refused_at = {};  // the last of them
+
+  // Whether its legs may have kv_transfer_params: it has a connector, as far as is known, and has
+  // refused none for a while.
+  bool takes_params() const;
 };
 
 class InstancePool {
@@ -66,6 +72,7 @@ class InstancePool {
     explicit operator bool() const { return pool_ != nullptr; }
     std::size_t index() const { return index_; }
     const server::Address& address() const;
+    bool takes_params() const;
     // The instance did not serve this call. What state that shows, if any, keeps others from it
     // until its next sign of health.
     void failed(std::optional<InstanceState> state, std::string cause);
@@ -85,7 +92,8 @@ class InstancePool {
   explicit InstancePool(std::vector<Instance> instances);
 
   // The instance of this role with the fewest calls under way, in turns; none of `tried`. An
-  // empty Turn if there is none. No prefill instance without a connector: it would keep nothing.
+  // empty Turn if there is none. A prefill instance only if what it keeps can be fetched: it takes
+  // params, and so does a ready decode instance at another address.
   Turn take(Role role, Choice choice, const std::vector<std::size_t>& tried);
 
   void set_state(std::size_t index, InstanceState state, std::string cause);
@@ -94,14 +102,15 @@ class InstancePool {
   bool knows_connector(std::size_t index) const;
   void set_connector(std::size_t index, bool has_one);
   bool any_ready(Role role) const;
-  // Whether a decode instance that is ready can pull.
-  bool any_puller() const;
+  // The decode instances at this address: they cannot fetch what they keep themselves.
+  std::vector<std::size_t> decoders_at(const server::Address& address) const;
   std::vector<Instance> snapshot() const;
   std::size_t size() const { return instances_.size(); }
   const server::Address& address(std::size_t index) const { return instances_[index].address; }
   Role role(std::size_t index) const { return instances_[index].role; }
 
  private:
+  bool has_puller_locked(const server::Address& prefill) const;
   void set_state_locked(std::size_t index, InstanceState state, std::string cause);
   void set_warning_locked(std::size_t index, std::string warning);
 

@@ -220,17 +220,44 @@ TEST_F(RouterTest, ADecodeInstanceThatRefusesTheParamsComputesLocally) {
   decode_[1].die();
   const std::string body = R"({"prompt":"x","max_tokens":5})";
   testing::internal::CaptureStderr();
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < 3; ++i)
     EXPECT_EQ(complete(body).body, "local");
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(decode_[0].requests()[1].body, body);
-  EXPECT_EQ(total("local_computations"), 2);
-  EXPECT_EQ(of_instances("refused_params"), "0 0 2 0");
+  EXPECT_EQ(total("local_computations"), 3);
+  EXPECT_EQ(of_instances("refused_params"), "0 0 1 0");
+  EXPECT_LE(prefill_legs(), 2U) << "nothing is kept for who was seen not to fetch it";
   EXPECT_EQ(of_instances("warning"),
             "it refuses kv_transfer_params: h:7 is not a configured peer ");
   const std::size_t first = log.find("h:7 is not a configured peer");
   EXPECT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find("h:7 is not a configured peer", first + 1), std::string::npos) << log;
+}
+
+TEST_F(RouterTest, NoInstanceIsToFetchWhatItHasKeptItself) {
+  // Every instance in both roles; the one that is at hand keeps, another one fetches.
+  const auto serves_both = [](const HttpRequest& request, const Writer& writer) {
+    const bool keeps = request.body.find("do_remote_decode\":true") != std::string::npos;
+    writer->reply(
+        {.body = keeps ? std::string(R"({"kv_transfer_params":)") + kParams + "}" : "decoded"});
+  };
+  set_prefill(serves_both);
+  PdRouterOptions options{.poll_interval = std::chrono::hours(1)};
+  options.prefill = options.decode = {prefill_[0].url(), prefill_[1].url()};
+  router_ = *PdRouter::start(options);
+  wait_until([&] { return states() == "ready ready ready ready"; });
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(complete().body, "decoded");
+  const auto at_first = prefill_[0].requests(), at_second = prefill_[1].requests();
+  ASSERT_EQ(at_first.size() + at_second.size(), 16U);
+  EXPECT_EQ(at_first.size(), 8U) << "one leg of each request to each of them";
+  EXPECT_EQ(total("local_computations"), 0);
+
+  prefill_[1].die();
+  EXPECT_EQ(complete().body, "decoded");
+  EXPECT_EQ(complete().body, "decoded");
+  EXPECT_EQ(prefill_[0].requests().back().body.find("kv_transfer_params"), std::string::npos);
+  EXPECT_EQ(total("local_computations"), 2);
 }
 
 TEST_F(RouterTest, APrefillInstanceThatRefusesTheParamsIsReplaced) {

@@ -51,8 +51,7 @@ void RoutedRequest::run() {
   if (!backends_.pool.any_ready(Role::kDecode) && !backends_.poller.finds_ready(Role::kDecode))
     return reply_no_decode_instance();
   Json params;
-  if (!has_several_prompts(*body) && backends_.pool.any_puller() &&
-      prefill(*body, params) == Outcome::kAnswered)
+  if (!has_several_prompts(*body) && prefill(*body, params) == Outcome::kAnswered)
     return;
   if (params.is_null()) {
     ++backends_.totals.local_computations;
@@ -81,6 +80,7 @@ RoutedRequest::Outcome RoutedRequest::prefill(const Json& request, Json& params)
     }
     if (verdict.action == Action::kDecode) {
       params = kv_transfer_params_of(answer.response.body);
+      keepers_ = backends_.pool.decoders_at(turn.address());
       break;
     }
   }
@@ -89,15 +89,21 @@ RoutedRequest::Outcome RoutedRequest::prefill(const Json& request, Json& params)
 
 void RoutedRequest::decode(const std::optional<std::string>& body) {
   const Choice choice = body ? Choice::kPullersFirst : Choice::kAnyIfNoneIsReady;
-  std::vector<std::size_t> tried;
+  std::vector<std::size_t> tried = body ? keepers_ : std::vector<std::size_t>();
   while (InstancePool::Turn turn = backends_.pool.take(Role::kDecode, choice, tried)) {
     if (cancellation_.cancelled())
       return;
     if (!tried.empty())
       ++backends_.totals.retries;
     tried.push_back(turn.index());
-    if (decode_on(turn, body) == Outcome::kAnswered)
+    const bool locally = body && !turn.takes_params();
+    backends_.totals.local_computations += locally ? 1 : 0;
+    if (decode_on(turn, locally ? std::nullopt : body) == Outcome::kAnswered)
       return;
+  }
+  if (!std::exchange(keepers_, {}).empty()) {
+    ++backends_.totals.local_computations;
+    return decode(std::nullopt);
   }
   reply_no_decode_instance();
 }

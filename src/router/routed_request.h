@@ -63,6 +63,7 @@ class RoutedRequest {
   const std::shared_ptr<server::ResponseWriter> writer_;
   Cancellation& cancellation_;
   const std::string id_;
+  std::vector<std::size_t> keepers_;  // decode instances that are the one whose KV was kept
 };
 
 }  // namespace dormouse::router

@@ -109,6 +109,7 @@ TEST_F(ApiServerTest, AParameterThatIsNearlyAKnownOneChangesNothingAndNamesIt) {
     }
   }
   EXPECT_EQ(post("/collective_rpc", R"({"method":"sleep","kwargs":{"levle":2}})").status, 400);
+  EXPECT_EQ(post("/sleep", R"({"model":"tiny"})").status, 200) << "no slip of mode";
   EXPECT_TRUE(engine_.calls().empty());
 }
 

@@ -27,6 +27,7 @@ namespace dormouse::server {
 struct Address {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;
+  bool operator==(const Address&) const = default;
 };
 // "http://127.0.0.1:8000", "127.0.0.1:8000", "localhost", "[::1]:8000". Refused: another scheme, a
 // path, a port that is none, and what no host is called: "--port", "8000".
