@@ -37,7 +37,8 @@ class TierTest(TransferTest):
 
     def forget(self, server, how):
         if how == "reset_prefix_cache":
-            self.ok(server.post("/reset_prefix_cache"))
+            server.idle()  # blocks that are being copied cannot be forgotten
+            self.assertTrue(self.ok(server.post("/reset_prefix_cache"))["success"])
         else:
             self.ok(server.sleep(how))
             server.wake(how)

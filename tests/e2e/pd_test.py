@@ -907,7 +907,8 @@ class Routed(Pair):
             body = self.body()
             self.right(self.ask(body, router), body)
         _, decoder = router.status()["instances"]
-        self.assertEqual(decoder["refused_params"], 2)
+        self.assertEqual(decoder["refused_params"], 1, "it is not sent any again for a while")
+        self.assertEqual(router.status()["totals"]["prefill_legs"], 1, "nor is anything kept for it")
         self.assertIn("127.0.0.1:5600 is not a configured peer", decoder["warning"])
         self.assertEqual(router.log().count("is not a configured peer"), 1, router.log())
 
