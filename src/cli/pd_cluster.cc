@@ -15,18 +15,18 @@ namespace {
 using server::HttpClient;
 
 constexpr std::chrono::milliseconds kPatience{60'000};
+constexpr std::uint16_t kProducerPort = 1;  // names sockets in a folder of its own
 
-Json ipc_config(const std::string& folder, std::uint16_t peer_port) {
+Json ipc_config(const std::string& folder) {
   Json extra;
   extra.add("ipc_dir", folder);
-  extra.add("peers", Json().push(fmt::format("127.0.0.1:{}", peer_port)));
+  extra.add("peers", Json().push(fmt::format("127.0.0.1:{}", kProducerPort)));
   return extra;
 }
 
-Json connector_config(const std::string& connector, const std::string& folder,
-                      std::uint16_t peer_port) {
+Json connector_config(const std::string& connector, const std::string& folder) {
   if (connector == "IpcConnector")
-    return ipc_config(folder, peer_port);
+    return ipc_config(folder);
   Json offload = Json().add("cpu_bytes_to_use", std::uint64_t{256} << 20);
   if (connector == "OffloadingConnector")
     return offload;
@@ -34,7 +34,7 @@ Json connector_config(const std::string& connector, const std::string& folder,
                     Json()
                         .push(Json()
                                   .add("kv_connector", "IpcConnector")
-                                  .add("kv_connector_extra_config", ipc_config(folder, peer_port)))
+                                  .add("kv_connector_extra_config", ipc_config(folder)))
                         .push(Json()
                                   .add("kv_connector", "OffloadingConnector")
                                   .add("kv_connector_extra_config", std::move(offload))));
@@ -78,18 +78,17 @@ Result<double> Instance::metric(std::string_view family) const {
 }
 
 Result<std::unique_ptr<Instance>> PdCluster::serve(const ClusterOptions& options,
-                                                   const std::string& name,
-                                                   const std::string& policy, std::uint16_t kv_port,
-                                                   std::uint16_t peer_port) {
+                                                   const std::string& name, const std::string& role,
+                                                   const std::string& policy) {
   server::Address address;
   DM_TRY_ASSIGN(address.port, free_port());
   Json config;
   config.add("kv_connector", options.connector);
-  config.add("kv_role", "kv_both");
+  config.add("kv_role", role);
   config.add("engine_id", name);
-  config.add("kv_port", kv_port);
+  config.add("kv_port", kProducerPort);
   config.add("kv_load_failure_policy", policy);
-  config.add("kv_connector_extra_config", connector_config(options.connector, folder_, peer_port));
+  config.add("kv_connector_extra_config", connector_config(options.connector, folder_));
   std::vector<std::string> words = {options.program,
                                     "serve",
                                     options.model,
@@ -114,9 +113,10 @@ Result<std::unique_ptr<PdCluster>> PdCluster::start(const ClusterOptions& option
     return fail(ErrorCode::kInternal, "cannot make a folder " + folder);
   cluster->folder_ = folder;
 
-  DM_TRY_ASSIGN(cluster->prefill_, cluster->serve(options, "prefill", "fail", 1, 2));
-  DM_TRY_ASSIGN(cluster->decode_, cluster->serve(options, "decode", "fail", 2, 1));
-  DM_TRY_ASSIGN(cluster->recomputing_, cluster->serve(options, "recompute", "recompute", 3, 1));
+  DM_TRY_ASSIGN(cluster->prefill_, cluster->serve(options, "prefill", "kv_producer", "fail"));
+  DM_TRY_ASSIGN(cluster->decode_, cluster->serve(options, "decode", "kv_consumer", "fail"));
+  DM_TRY_ASSIGN(cluster->recomputing_,
+                cluster->serve(options, "recompute", "kv_consumer", "recompute"));
   for (Instance* instance : {&cluster->prefill(), &cluster->decode(), &cluster->recomputing()})
     DM_TRY(wait_until_healthy(instance->process(), instance->address(), "/health/ready"));
 

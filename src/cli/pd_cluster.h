@@ -63,8 +63,7 @@ class PdCluster {
  private:
   PdCluster() = default;
   Result<std::unique_ptr<Instance>> serve(const ClusterOptions& options, const std::string& name,
-                                          const std::string& policy, std::uint16_t kv_port,
-                                          std::uint16_t peer_port);
+                                          const std::string& role, const std::string& policy);
 
   std::string folder_;
   std::unique_ptr<Instance> prefill_;

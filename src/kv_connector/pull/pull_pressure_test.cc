@@ -7,7 +7,11 @@ namespace {
 class PullPressureTest : public ::testing::Test {
  protected:
   EngineOptions producing(KvRole role) {
-    return {.folder = folder.path, .name = "producer", .port = 1, .role = role};
+    return {.folder = folder.path,
+            .name = "producer",
+            .port = 1,
+            .peers = R"(["127.0.0.1:2"])",
+            .role = role};
   }
   EngineOptions consuming() {
     return {.folder = folder.path, .name = "consumer", .port = 2, .peers = R"(["127.0.0.1:1"])"};
@@ -60,10 +64,15 @@ TEST_F(PullPressureTest, LeasesOfAnEngineThatAlsoReadsTakeHalfOfItsBlocks) {
 }
 
 TEST_F(PullPressureTest, AnEngineThatOnlyProducesLeavesAllOfItsBlocks) {
-  Engine engine(producing(KvRole::kProducer));
-  for (RequestId id = 0; id < 8; ++id)
-    EXPECT_TRUE(leave(engine, id).delay_free) << id;
-  EXPECT_EQ(declined(engine), 0);
+  EngineOptions without_peers = producing(KvRole::kBoth);
+  without_peers.peers = "[]";
+  without_peers.port = 3;
+  for (const EngineOptions& options : {producing(KvRole::kProducer), without_peers}) {
+    Engine engine(options);
+    for (RequestId id = 0; id < 8; ++id)
+      EXPECT_TRUE(leave(engine, id).delay_free) << id;
+    EXPECT_EQ(declined(engine), 0);
+  }
 }
 
 TEST_F(PullPressureTest, HeartbeatsComeAsOftenAsTheOwnersLeasesNeed) {

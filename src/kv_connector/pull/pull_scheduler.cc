@@ -164,7 +164,7 @@ KvRequestFinished PullScheduler::request_finished(const KvRequest& request,
 // Two engines that read each other's blocks would wait for each other if leases could take all of
 // them: what is left for requests here frees what those at the peer wait for.
 bool PullScheduler::may_leave(std::size_t blocks) const {
-  if (context_.config.kv_role != KvRole::kBoth)
+  if (context_.config.kv_role != KvRole::kBoth || config_.peers.empty())
     return true;
   for (const auto& [request, count] : left_)
     blocks += count;
