@@ -162,16 +162,19 @@ TEST_F(OffloadDiskTest, ALoadEndsInTimeThoughTheFileSystemNeverAnswers) {
 
   // The host tier works on, and a late answer touches nothing.
   TestRequest other = request_of(3, 9, 500);
-  reader.fill(1, 1);
-  reader.fill(2, 2);
+  reader.fill(1, 21);
+  reader.fill(2, 22);
   ASSERT_TRUE(reader.finish(other, {1, 2, 3}).delay_free);
   EXPECT_THAT(reader.poll().finished_sending, ElementsAre(3));
   EXPECT_EQ(reader.load(request_of(4, 9, 500), {7, 8, 9}), 8U);
   EXPECT_THAT(reader.poll().invalid_block_ids, IsEmpty());
-  reader.files.open();
-  reader.settle();
-  EXPECT_TRUE(reader.holds(7, 1) && reader.holds(8, 2));
   EXPECT_EQ(reader.stat("kv_offload_loaded_blocks_total"), 2);
+  reader.files.open();
+  RequestId id = 6;
+  do
+    EXPECT_EQ(reader.load(request_of(id++, 13), {11, 12, 13, 14}), 12U);
+  while (!reader.poll().invalid_block_ids.empty());
+  EXPECT_TRUE(reader.holds(7, 21) && reader.holds(8, 22));
 }
 
 TEST_F(OffloadDiskTest, ASlotIsFreeThoughItsFileIsNeverWritten) {

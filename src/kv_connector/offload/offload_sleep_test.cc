@@ -166,8 +166,10 @@ TEST(OffloadSleep, NothingIsSaidOfBlocksOfAnOlderMapping) {
   engine.worker->bind_connector_metadata(engine.scheduler->build_connector_meta());
   engine.worker->start_load_kv();
   engine.wait_for(3);
+  auto cycle = std::async(std::launch::async, [&engine] { engine.sleep_and_wake(); });
+  EXPECT_EQ(cycle.wait_for(50ms), std::future_status::timeout) << "a copy is in flight";
   engine.open();
-  engine.sleep_and_wake();
+  cycle.get();
   EXPECT_THAT(engine.step().invalid_block_ids, IsEmpty());
   engine.settle();
   EXPECT_FALSE(engine.scheduler->has_pending_work());
