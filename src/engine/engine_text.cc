@@ -1,27 +1,16 @@
 #include "base/check.h"
 #include "dormouse/engine.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/loaded_tokenizer.h"
 
 namespace dormouse {
-namespace {
-
-Result<std::shared_ptr<const text::Tokenizer>> loaded_tokenizer(const Engine& engine) {
-  auto tokenizer = engine.tokenizer();
-  if (tokenizer == nullptr)
-    return fail(ErrorCode::kUnavailable, "the model is still being loaded");
-  return tokenizer;
-}
-
-}  // namespace
-
 Result<std::vector<TokenId>> Engine::encode(std::string_view prompt) const {
-  DM_TRY_ASSIGN(const auto tokenizer, loaded_tokenizer(*this));
+  DM_TRY_ASSIGN(const auto tokenizer, text::loaded_tokenizer(*this));
   return tokenizer->encode_prompt(prompt, true);
 }
 
 Result<std::vector<TokenId>> Engine::encode_chat(std::span<const ChatMessage> messages) const {
-  DM_TRY_ASSIGN(const auto tokenizer, loaded_tokenizer(*this));
+  DM_TRY_ASSIGN(const auto tokenizer, text::loaded_tokenizer(*this));
   const auto chat = chat_template();
   if (chat == nullptr)
     return fail(ErrorCode::kUnsupported, "this model has no chat template; use encode");
@@ -33,7 +22,7 @@ Result<std::vector<TokenId>> Engine::encode_chat(std::span<const ChatMessage> me
 }
 
 Result<std::string> Engine::decode(std::span<const TokenId> tokens) const {
-  DM_TRY_ASSIGN(const auto tokenizer, loaded_tokenizer(*this));
+  DM_TRY_ASSIGN(const auto tokenizer, text::loaded_tokenizer(*this));
   for (const TokenId token : tokens)
     if (!tokenizer->contains(token))
       return fail(ErrorCode::kInvalidArgument, "a token that the vocabulary does not have",

@@ -4,17 +4,10 @@
 
 #include "base/check.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/loaded_tokenizer.h"
 
 namespace dormouse::server {
 namespace {
-
-Result<std::shared_ptr<const text::Tokenizer>> loaded_tokenizer(const Engine& engine) {
-  auto tokenizer = engine.tokenizer();
-  if (tokenizer == nullptr)
-    return fail(ErrorCode::kUnavailable, "the model is still being loaded");
-  return tokenizer;
-}
 
 Status check_ids(const text::Tokenizer& tokenizer, const std::vector<TokenId>& ids,
                  const char* param) {
@@ -69,7 +62,7 @@ Status check_length(const OpenAiRequest& request, std::size_t tokens, std::uint3
 Result<std::vector<TokenId>> tokenize_text(const Engine& engine, const std::string& text,
                                            bool add_special_tokens) {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  DM_TRY_ASSIGN(tokenizer, loaded_tokenizer(engine));
+  DM_TRY_ASSIGN(tokenizer, text::loaded_tokenizer(engine));
   DM_TRY(check_bytes(engine, *tokenizer, text.size(), "prompt"));
   return add_special_tokens ? tokenizer->encode_prompt(text, true) : tokenizer->encode(text, true);
 }
@@ -78,7 +71,7 @@ Result<std::vector<TokenId>> tokenize_chat(const Engine& engine,
                                            const std::vector<ChatTurn>& messages,
                                            bool add_generation_prompt) {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  DM_TRY_ASSIGN(tokenizer, loaded_tokenizer(engine));
+  DM_TRY_ASSIGN(tokenizer, text::loaded_tokenizer(engine));
   const auto chat_template = engine.chat_template();
   if (chat_template == nullptr)
     return fail(ErrorCode::kInvalidArgument, "this model has no chat template; use /v1/completions",
@@ -99,7 +92,7 @@ Result<std::vector<TokenId>> tokenize_chat(const Engine& engine,
 Result<std::vector<std::vector<TokenId>>> tokenize_prompts(const Engine& engine,
                                                            const OpenAiRequest& request) {
   std::shared_ptr<const text::Tokenizer> tokenizer;
-  DM_TRY_ASSIGN(tokenizer, loaded_tokenizer(engine));
+  DM_TRY_ASSIGN(tokenizer, text::loaded_tokenizer(engine));
   DM_TRY(check_ids(*tokenizer, request.sampling.stop_token_ids, "stop_token_ids"));
   for (const auto& [id, bias] : request.sampling.logit_bias)
     DM_TRY(check_ids(*tokenizer, {id}, "logit_bias"));
