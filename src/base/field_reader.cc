@@ -37,7 +37,7 @@ std::string excerpt(const Json& value) {
 }
 
 const Json* FieldReader::find(std::string_view name) {
-  known_.emplace_back(name);
+  known_.push_back(name);
   const Json* value = object_.find(name);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
@@ -49,8 +49,8 @@ void FieldReader::fail(std::string_view name, std::string message, ErrorCode cod
 
 void FieldReader::refuse_others() {
   std::string known;
-  for (const std::string& each : known_)
-    known += (known.empty() ? "" : ", ") + each;
+  for (const std::string_view each : known_)
+    known.append(known.empty() ? "" : ", ").append(each);
   for (const auto& [name, value] : *object_.object())
     if (std::ranges::find(known_, name) == known_.end())
       return fail(name, fmt::format("{} is unknown; known are {}", name, known));

@@ -1,7 +1,7 @@
 // Reads the members of a JSON object that a user sent, and remembers the first that is wrong.
 //
 // A member that is absent or null leaves its target as it was. Types are not converted: a number in
-// a string is an error, a whole number written as 2.0 is not.
+// a string is an error, a whole number written as 2.0 is not. Names outlive the reader.
 #pragma once
 
 #include <chrono>
@@ -51,7 +51,7 @@ class FieldReader {
                                            std::int64_t max);
 
   const Json& object_;
-  std::vector<std::string> known_;
+  std::vector<std::string_view> known_;
   Status status_;
 };
 
