@@ -207,9 +207,8 @@ void Endpoint::look_at_pins() {
   std::erase_if(pins_, [](const Pin& pin) { return pin.holder.bytes == 0; });
 }
 
-KeptMemory Endpoint::Holder::kept(const char* why) const {
-  return {fmt::format("importer {} (pid {})", importer.engine_id, importer.process.pid()), bytes,
-          why};
+std::string Endpoint::Holder::name() const {
+  return fmt::format("importer {} (pid {})", importer.engine_id, importer.process.pid());
 }
 
 Status Endpoint::release(Unmapping& unmapping) {
@@ -234,7 +233,7 @@ Status Endpoint::release(Unmapping& unmapping) {
     return fail(ErrorCode::kDeadlineExceeded,
                 fmt::format("{}: {} did not release its mapping within {} ms; nothing was "
                             "unmapped. Use force=true to go on without it",
-                            options_.connector, holding.front().kept("").what,
+                            options_.connector, holding.front().name(),
                             count_milliseconds(Clock::now() - began)));
   go_on_without(holding, unmapping);
   const std::lock_guard reading(reading_);
@@ -293,8 +292,8 @@ void Endpoint::go_on_without(const std::vector<Holder>& holding, Unmapping& unma
     unmapping.kept.push_back(pin.holder.kept("it has held this since an earlier, forced sleep"));
   for (const Holder& holder : holding) {
     unmapping.kept.push_back(holder.kept("it did not let go, and the sleep was forced"));
-    log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}",
-        unmapping.kept.back().what, holder.bytes);
+    log(LogLevel::kWarning, kFolder, "going on without {}, which pins bytes={}", holder.name(),
+        holder.bytes);
     pins_.push_back({holder, holding_});
   }
   for (const auto& [connection, importer] : importers_)

@@ -79,7 +79,8 @@ class Endpoint final : public net::Server::Handler {
   struct Holder {
     Importer importer;
     std::uint64_t bytes = 0;  // at the worst
-    KeptMemory kept(const char* why) const;
+    std::string name() const;
+    KeptMemory kept(const char* why) const { return {name(), bytes, why}; }
   };
   // What a forced release left behind, for as long as it is held.
   struct Pin {

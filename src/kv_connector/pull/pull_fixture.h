@@ -314,4 +314,24 @@ class Engine final : public MappingListener {
   PullWorker* other_rank = nullptr;  // of this engine, that hears what the scheduler orders
 };
 
+// Holds up an engine's reads until it is told to go on, once and for all.
+class HeldReads {
+ public:
+  explicit HeldReads(Engine& engine) {
+    engine.hooks.before_read = [this] {
+      reading_ = true;
+      EXPECT_TRUE(eventually([this] { return go_on_.load(); }));
+    };
+  }
+  // Waits until one is held up.
+  bool begun() const {
+    return eventually([this] { return reading_.load(); });
+  }
+  void go_on() { go_on_ = true; }
+
+ private:
+  std::atomic<bool> reading_ = false;
+  std::atomic<bool> go_on_ = false;
+};
+
 }  // namespace dormouse::pull

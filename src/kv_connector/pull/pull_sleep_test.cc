@@ -131,15 +131,10 @@ TEST_F(PullSleepTest, SleepEndsTheLeasesThatNobodyReads) {
 TEST_F(PullSleepTest, SleepWaitsForAGrantedReadWhichThenCounts) {
   Engine producer(producing());
   Engine consumer(consuming());
-  std::atomic<bool> reading = false;
-  std::atomic<bool> go_on = false;
-  consumer.hooks.before_read = [&] {
-    reading = true;
-    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
-  };
+  HeldReads held(consumer);
   consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
   consumer.step();
-  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  ASSERT_TRUE(held.begun());
   std::atomic<bool> asleep = false;
   std::thread sleeper([&] {
     EXPECT_TRUE(producer.sleep());
@@ -148,7 +143,7 @@ TEST_F(PullSleepTest, SleepWaitsForAGrantedReadWhichThenCounts) {
   EXPECT_TRUE(eventually([&] { return producer.stat("kv_revocations_total") == 1; }));
   EXPECT_TRUE(stays([&] { return !asleep; }, milliseconds(30)));
   EXPECT_EQ(producer.stat("kv_leases_active"), 1);
-  go_on = true;
+  held.go_on();
   sleeper.join();
   EXPECT_EQ(consumer.finish(1).failure, "");
   EXPECT_TRUE(consumer.holds(4, 50));
@@ -332,14 +327,11 @@ TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaits) {
 TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaitsForALoad) {
   Engine producer(producing());
   Engine consumer(consuming());
-  std::atomic<bool> reading = false, go_on = false, cancelled = false;
-  consumer.hooks.before_read = [&] {
-    reading = true;
-    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
-  };
+  HeldReads held(consumer);
+  std::atomic<bool> cancelled = false;
   consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
   consumer.step();
-  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  ASSERT_TRUE(held.begun());
   const auto release = [&] {
     Unmapping unmapping{.deadline = Clock::now() + std::chrono::seconds(5),
                         .cancelled = &cancelled};
@@ -355,7 +347,7 @@ TEST_F(PullSleepTest, WakeUpCancelsASleepThatWaitsForALoad) {
   EXPECT_LT(release(), std::chrono::seconds(4)) << "while the mapping is in use";
   waking.join();
   EXPECT_LT(release(), milliseconds(400)) << "while owners are told";
-  go_on = true;
+  held.go_on();
   ASSERT_TRUE(consumer.after_map());
   consumer.finish(1);
 }
@@ -383,21 +375,16 @@ TEST_F(PullSleepTest, ConsumerReturnsItsLeasesAndDropsItsMappings) {
 TEST_F(PullSleepTest, ConsumersSleepEndsALoadUnderWay) {
   Engine producer(producing());
   Engine consumer(consuming());
-  std::atomic<bool> reading = false;
-  std::atomic<bool> go_on = false;
-  consumer.hooks.before_read = [&] {
-    reading = true;
-    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
-  };
+  HeldReads held(consumer);
   consumer.start(1, producer.prefill(7, {3}, 4, 50), {4}, 4);
   consumer.step();
-  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  ASSERT_TRUE(held.begun());
   Unmapping unmapping{.deadline = Clock::now() + milliseconds(100), .force = true};
   const Status stuck = consumer.worker->release_kv_caches(unmapping);
   ASSERT_FALSE(stuck) << "it writes into the cache";
   EXPECT_EQ(stuck.error().code, ErrorCode::kDeadlineExceeded);
   ASSERT_TRUE(consumer.after_map());
-  go_on = true;
+  held.go_on();
   EXPECT_EQ(consumer.finish(1).invalid_block_ids, std::vector<BlockId>{4});
   ASSERT_TRUE(consumer.sleep());
   consumer.wake_up();

@@ -117,16 +117,11 @@ TEST_F(PullTest, RequestThatEndsInTheQueueReleasesTheLease) {
 TEST_F(PullTest, RequestThatEndsDuringItsLoadCancelsItAndReleasesTheLease) {
   Engine producer(producing());
   Engine consumer(consuming());
-  std::atomic<bool> reading = false;
-  std::atomic<bool> go_on = false;
-  consumer.hooks.before_read = [&] {
-    reading = true;
-    EXPECT_TRUE(eventually([&] { return go_on.load(); }));
-  };
+  HeldReads held(consumer);
   const std::string params = producer.prefill(7, {3, 9}, 8, 50);
   consumer.start(1, params, {4, 5}, 8);
   consumer.step();
-  ASSERT_TRUE(eventually([&] { return reading.load(); }));
+  ASSERT_TRUE(held.begun());
   const KvRequest request{.id = 1,
                           .tokens = {},
                           .prompt_length = 8,
@@ -135,7 +130,7 @@ TEST_F(PullTest, RequestThatEndsDuringItsLoadCancelsItAndReleasesTheLease) {
                           .finished = FinishReason::kAbort};
   EXPECT_FALSE(consumer.scheduler->request_finished(request, {}).delay_free);
   consumer.step();
-  go_on = true;
+  held.go_on();
   const auto output = consumer.finish(1);
   EXPECT_EQ(output.invalid_block_ids, (std::vector<BlockId>{4, 5}));
   EXPECT_EQ(consumer.stat("kv_failed_transfers_total"), 0);
